@@ -7,6 +7,8 @@
 mod circles;
 #[path = "house/code.rs"]
 mod code;
+#[path = "house/language.rs"]
+mod language;
 #[path = "house/rules.rs"]
 mod rules;
 
@@ -110,6 +112,8 @@ fn an_arrow_upwards_is_found_however_it_is_written() {
         ("engine/src/arena/planted.rs", "use crate::staging::SlotPool;"),
         ("engine/src/cache/planted.rs", "use crate::source::Source;"),
         ("engine/src/loader/planted.rs", "use crate::engine::Engine;"),
+        ("engine/source/src/request/planted.rs", "use crate::format::Arrays;"),
+        ("engine/source/src/stop.rs", "use crate::sample::Source;"),
     ] {
         assert_found(path, &format!("//! Head.\n{text}\n"), "may not use");
     }

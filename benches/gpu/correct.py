@@ -154,9 +154,9 @@ def smoke(report: Report) -> dict[str, Any]:
         score_case(check, f"{rows}x{classes} {short(dtype)}", z, y)
         gradient_case(check, f"{rows}x{classes} {short(dtype)}", z, y, {})
     if device.type == "cuda":
-        from lossfeed import _cuda
+        from lossfeed._torch import cuda
 
-        check.that("our kernels run, not torch's operators", _cuda.kernels(device) is not None)
+        check.that("our kernels run, not torch's operators", cuda.kernels(device) is not None)
         z, y = batch(64, 100, torch.bfloat16, device)
         z.requires_grad_()
         graph, loss = capture(lambda: torch.autograd.grad(lf.cross_entropy(z, y), z)[0])

@@ -55,7 +55,7 @@ def play_cuda(torch: Any) -> None:
     """CPU tensors are on ``cuda:0`` from now on, for whoever asks in Python."""
     import driver_double
 
-    from lossfeed import _cuda
+    from lossfeed._torch import cuda as _cuda
 
     driver_double.call("set", b"idle", 1)
     # torch's threads have their device's context current.
@@ -105,7 +105,7 @@ def microseconds(call: Callable[[], Any], blocks: int) -> dict[str, float]:
 def loader_of(torch: Any, lf: Any, rows: int) -> tuple[Any, Any]:
     """A loader that plays one of a device, and a batch of it."""
     loader = lf.Loader((torch.zeros(4 * rows, 1), torch.arange(4 * rows) % 10), rows, shuffle=True, num_workers=0, framework="torch", stats=False)
-    from lossfeed._plans import Plans
+    from lossfeed._torch.plans import Plans
 
     loader._account.plans = Plans()
     return loader, next(iter(loader))

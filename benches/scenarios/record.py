@@ -94,7 +94,9 @@ class Record:
         """Adds one run (flat values; lists and dicts go into the JSON only)."""
         with self.locked():
             runs = [*self.runs(), {**run, "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}]
-            self._write(self.json, json.dumps({**self._head, "runs": runs}, indent=1) + "\n")
+            old = json.loads(self.json.read_text()) if self.json.exists() else {}
+            kept = {k: old[k] for k in ("headline", "superseded_by") if k in old}  # written by hand, for INDEX.md
+            self._write(self.json, json.dumps({**kept, **self._head, "runs": runs}, indent=1, ensure_ascii=False) + "\n")
             text = io.StringIO()
             host = self._head["machine"]
             fixed = {"machine": host["processor"], "cores": host["cores"], **host["versions"]}

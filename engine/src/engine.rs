@@ -14,6 +14,8 @@
 //! | `mail` | scores on their way back from it |
 //! | `crew` | how many loader threads there are |
 //! | `threads` | they, started and waited for |
+//!
+//! Lock: `clock` guards the current epoch and iteration; held for a few instructions, and while an epoch is drawn.
 
 #[cfg(test)]
 mod auto_tests;
@@ -181,9 +183,9 @@ impl Engine {
 
     fn same_process(&self) -> Result<()> {
         self.made_by.check(|of, fork| {
-            format!(
+            Error::usage(format!(
                 "this loader was made in process {of} and is used in its fork {fork}: threads and device memory do not survive a fork; make a loader in the child"
-            )
+            ))
         })
     }
 
@@ -276,7 +278,7 @@ impl Engine {
     /// Whether losses are all that this run needs of a batch's scores: its importance is made of them (a rank is one
     /// of losses), and no journal writes down the rest.
     pub fn losses_suffice(&self) -> bool {
-        self.settings.record.is_none() && matches!(self.score_kind(), ScoreKind::Loss | ScoreKind::Rank)
+        self.settings.journal.is_none() && matches!(self.score_kind(), ScoreKind::Loss | ScoreKind::BatchRank)
     }
 
     /// Credits per-sample losses you hold already; ranks are counted here.

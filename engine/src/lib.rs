@@ -44,13 +44,15 @@ pub use lossfeed_disk as disk;
 pub use lossfeed_journal as journal;
 pub use lossfeed_stats as stats;
 
+pub use lossfeed_source as source;
+#[doc(hidden)]
+pub use lossfeed_sync::process;
+
 pub mod device;
 pub mod engine;
 pub mod loader;
-mod prefetch;
 pub mod scoring;
 pub mod settings;
-pub mod source;
 pub mod staging;
 mod sync;
 
@@ -59,8 +61,6 @@ mod sync;
 pub mod arena;
 #[doc(hidden)]
 pub mod cache;
-#[doc(hidden)]
-pub mod process;
 
 pub use engine::{Dataset, Engine};
 pub use error::{Error, ErrorKind, Result, printable};

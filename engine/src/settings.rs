@@ -93,13 +93,14 @@ pub enum ScoreKind {
     GradientNorm,
     /// The entropy of the prediction.
     Entropy,
-    /// ln(rank count + 10), SHADE's in-batch rank score.
-    Rank,
+    /// ln(rank count + 10), SHADE's in-batch rank score. Its name was `rank`.
+    #[serde(alias = "rank")]
+    BatchRank,
 }
 
 impl ScoreKind {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Loss, Self::GradientNorm, Self::Entropy, Self::Rank];
+    pub const ALL: [Self; 4] = [Self::Loss, Self::GradientNorm, Self::Entropy, Self::BatchRank];
 
     /// The name users type.
     pub fn name(self) -> &'static str {
@@ -107,11 +108,12 @@ impl ScoreKind {
             ScoreKind::Loss => "loss",
             ScoreKind::GradientNorm => "gradient_norm",
             ScoreKind::Entropy => "entropy",
-            ScoreKind::Rank => "rank",
+            ScoreKind::BatchRank => "batch_rank",
         }
     }
-    /// The inverse of [`ScoreKind::name`].
+    /// The inverse of [`ScoreKind::name`]; `rank`, which old states and score files say, is `batch_rank`.
     pub fn from_name(name: &str) -> Result<Self> {
+        let name = if name == "rank" { Self::BatchRank.name() } else { name };
         Self::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
             let names = Self::ALL.map(Self::name).join(", ");
             Error::settings(format!("score {name:?} is unknown: use one of {names}"))
@@ -250,9 +252,9 @@ pub struct Settings {
     pub policy: Option<String>,
     /// Who comes next.
     pub sampler: SamplerSettings,
-    /// What becomes importance; `None`: the rank for `shade` and `pads`, the gradient norm otherwise.
+    /// What becomes importance; `None`: the batch rank for `shade` and `pads`, the gradient norm otherwise.
     pub score: Option<ScoreKind>,
-    /// Weight of the old belief when a new score comes, in [0, 1). `None`: 0 for ranks, 0.5 otherwise.
+    /// Weight of the old belief when a new score comes, in [0, 1). `None`: 0 for batch ranks, 0.5 otherwise.
     pub smoothing: Option<f32>,
     /// What happens to bad samples.
     pub on_error: OnError,
@@ -267,7 +269,7 @@ pub struct Settings {
     /// Write what happens to this file, which must not exist yet: see [`crate::journal`]. Gzip if its name ends in
     /// `.gz`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub record: Option<PathBuf>,
+    pub journal: Option<PathBuf>,
     /// Keep beliefs in this file, for a process after this one: see [`crate::scoring::file`]. `{rank}` in its name is
     /// this rank's number, and several ranks need it, unless they exchange scores: then the first rank's is all ranks'.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -308,7 +310,7 @@ impl Default for Settings {
             device: "cpu".into(),
             job: None,
             stats: true,
-            record: None,
+            journal: None,
             score_file: None,
             score_file_every: kept::a_minute(),
         }
@@ -335,7 +337,7 @@ impl Settings {
             return Err(Error::settings("the dataset is empty: there is nothing to load"));
         }
         if samples > MAX_SAMPLES {
-            return Err(Error::settings(format!("{samples} samples are more than ids can name ({MAX_SAMPLES})")));
+            return Err(Error::settings(format!("{samples} samples exceed the limit of {MAX_SAMPLES}")));
         }
         // What drop_last leaves of too large a batch size is told by the cut itself.
         let ranks = self.world_size as usize;
@@ -349,14 +351,11 @@ impl Settings {
         }
         self.batches(samples)?;
         if self.open_seed && self.world_size > 1 {
-            return Err(Error::settings(format!(
-                "the seed was left open for {} ranks, which must all draw by one: give a seed",
-                self.world_size
-            )));
+            return Err(Error::settings(format!("{} ranks need one common seed: give seed=", self.world_size)));
         }
         if self.exchange && self.sampler.given().is_some() {
             return Err(Error::settings(
-                "ranks that exchange scores draw one order together, and a sampler of your own brings each rank its own: leave one of them out",
+                "ranks=\"exchange\" needs one order for all ranks, but sampler= gives each rank its own: remove one",
             ));
         }
         self.check_counts()?;
@@ -369,14 +368,12 @@ impl Settings {
             let name = self.sampler.name();
             if self.policy_name() != "fifo" {
                 return Err(Error::settings(format!(
-                    "sampler {name} trains on the cache as a buffer from which the oldest leave first: leave policy {} out",
+                    "sampler={name:?} manages the cache itself (first in, first out): remove policy={:?}",
                     self.policy_name()
                 )));
             }
             if self.cache_bytes == 0 {
-                return Err(Error::settings(format!(
-                    "sampler {name} trains on the cache as a buffer: give it a cache"
-                )));
+                return Err(Error::settings(format!("sampler={name:?} trains from the cache: give cache=")));
             }
         }
         self.sampler.build().map(drop)
@@ -385,9 +382,7 @@ impl Settings {
     /// Threads, batches in preparation, batch slots and the weight of old scores.
     fn check_counts(&self) -> Result<()> {
         if let Some(workers) = self.workers.filter(|&w| w > MAX_WORKERS) {
-            return Err(Error::settings(format!(
-                "num_workers {workers} is above {MAX_WORKERS}: threads, not samples, are meant"
-            )));
+            return Err(Error::settings(format!("num_workers={workers} exceeds {MAX_WORKERS} threads: lower it")));
         }
         if self.prefetch_factor == 0 || self.prefetch_factor > 1024 {
             return Err(Error::settings(format!("prefetch_factor {} must be 1 to 1024", self.prefetch_factor)));
@@ -414,25 +409,28 @@ impl Settings {
     fn check_exchange(&self) -> Result<()> {
         if self.sampler.looks_at_residents() {
             return Err(Error::settings(format!(
-                "sampler {} looks at the cache, and every rank has a cache of its own: ranks that exchange scores draw one order together, so use one of {}, or leave the ranks their own shares",
+                "sampler={:?} depends on each rank's own cache, but ranks=\"exchange\" needs one order for all \
+                 ranks: use one of {}, or remove ranks=",
                 self.sampler.name(),
                 sampler::blind().join(", ")
             )));
         }
         if matches!(self.sampler, SamplerSettings::Uniform(Uniform { fixed_shares: true, .. })) {
             return Err(Error::settings(
-                "ranks that exchange scores draw one order together, and with fixed_shares each draws its own: leave one of them out",
+                "ranks=\"exchange\" needs one order for all ranks, but fixed_shares gives each its own: remove one",
             ));
         }
         if policy::find(self.policy_name())?.needs.contains(Needs::NEXT_EPOCH) {
             return Err(Error::settings(format!(
-                "policy {} goes by the order of the next epoch, and ranks that exchange scores draw one together when it begins: leave policy out",
+                "policy={:?} needs the next epoch's order, which ranks=\"exchange\" draws only when it begins: \
+                 remove policy=",
                 self.policy_name()
             )));
         }
-        if self.record.is_some() {
+        if self.journal.is_some() {
             return Err(Error::settings(
-                "a journal tells what one rank learned itself, and with exchanged scores its cache goes by what all of them did: leave record out, or leave the ranks their own shares",
+                "journal= records one rank's scores, but with ranks=\"exchange\" its cache depends on all ranks' \
+                 scores: remove one",
             ));
         }
         Ok(())
@@ -459,7 +457,7 @@ impl Settings {
     pub fn score_kind(&self) -> ScoreKind {
         self.score.unwrap_or_else(|| {
             if self.policy_name() == "shade" || self.sampler.by_batch_rank() {
-                ScoreKind::Rank
+                ScoreKind::BatchRank
             } else {
                 ScoreKind::GradientNorm
             }
@@ -473,7 +471,7 @@ impl Settings {
 
     /// The weight of the old belief.
     pub fn smoothing_weight(&self) -> f32 {
-        self.smoothing.unwrap_or(if self.score_kind() == ScoreKind::Rank { 0.0 } else { 0.5 })
+        self.smoothing.unwrap_or(if self.score_kind() == ScoreKind::BatchRank { 0.0 } else { 0.5 })
     }
 
     /// The cache policy: the one asked for, or the one that suits the sampler.

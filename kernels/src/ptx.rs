@@ -93,9 +93,6 @@ pub fn images_for(gpu: Capability) -> impl Iterator<Item = &'static Image> {
 /// SHA-256 of [`sources`], in hexadecimal, as it was when [`IMAGES`] were built (each of them holds it too).
 pub const SOURCE_SHA256: &str = include_str!("../prebuilt/lossfeed.sha256");
 
-/// SHA-256 of every image, unpacked, as `sha256sum` writes it.
-pub const IMAGES_SHA256: &str = include_str!("../prebuilt/images.sha256");
-
 /// The CUDA C++ of the module as one translation unit: header-free, for NVRTC or any other compiler.
 pub fn sources() -> &'static str {
     concat!(

@@ -3,7 +3,7 @@
 //!
 //! A thread that returns into an interpreter that is going away is ended by it on the spot. In the middle of our frames
 //! that would abort the process. So a loader thread hands its call to a thread that Python has made
-//! (`lossfeed/_readers.py`) and waits outside of the interpreter; it enters only for the moment it takes to hand over.
+//! (`lossfeed/_data/reader_threads.py`) and waits outside of the interpreter; it enters only for the moment it takes to hand over.
 //! A call that hangs holds up nobody's exit.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

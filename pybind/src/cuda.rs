@@ -46,7 +46,8 @@ impl Device {
         }
         row.map_or(Ok(()), |row| {
             Err(raise(Error::sample(format!(
-                "the target of row {row} of an earlier batch on this stream is outside the classes; fix the label, or pass it as ignore_index"
+                "a target of an earlier batch on this stream (row {row}) is outside the classes: fix the label, or \
+                 pass it as ignore_index"
             ))))
         })
     }
@@ -62,9 +63,6 @@ impl CudaKernels {
     }
 }
 
-/// The target that leaves a row out, as torch's losses have it.
-const IGNORED: i64 = -100;
-
 /// The calls of the kernels: each a structure of `lossfeed_kernels::launch` that is filled and launched. Of its
 /// arguments the first ones are about the launch; those behind the first semicolon are fields and go by position, those
 /// behind the second go by name. A field within a field has its path behind an arrow.
@@ -76,7 +74,7 @@ macro_rules! kernels {
             fn $call:ident(
                 $self:ident, $py:ident, $($launch:ident: $Launch:ty),+;
                 $($field:ident: $Field:ty),+;
-                $($name:ident: $Name:ty $(= $default:tt)? $(=> $place:ident.$part:ident)?),+ $(,)?
+                $($name:ident: $Name:ty $(= $default:expr)? $(=> $place:ident.$part:ident)?),+ $(,)?
             ) -> $batch:ident: $Batch:ident $body:block
         )+
     ) => {
@@ -141,7 +139,7 @@ kernels! {
         narrow: bool = false => reduction.narrow, divisor: u64 = 0 => reduction.divisor,
         sample_weight: u64 = 0 => reduction.sample_weight, sample_rows: usize = 1 => reduction.sample_rows,
         error: u64 = 0, mail: u64 = 0 => home.mail, tag: u64 = 0 => home.tag, ids: u64 = 0 => home.ids,
-        ignore_index: i64 = IGNORED, label_smoothing: f64 = 0.0, b0: f32 = 10.0 => home.b0,
+        ignore_index: i64 = -100, label_smoothing: f64 = 0.0, b0: f32 = 10.0 => home.b0,
     ) -> batch: Score {
         let dtype = dtype(dtype_name)?;
         // SAFETY: the Python layer hands in addresses of tensors that it keeps until the stream is done with them,
@@ -157,7 +155,7 @@ kernels! {
         max: u64, log_sum: u64, upstream: u64, upstream_stride: i32, gradient: u64, gradient_stride: i64,
         upstream_narrow: bool = false, divisor: u64 = 0, sample_weight: u64 = 0, sample_rows: usize = 1,
         upstream_lse: u64 = 0, upstream_lse_stride: i32 = 0, weight: u64 = 0, weight_sum: u64 = 0,
-        ignore_index: i64 = IGNORED, label_smoothing: f64 = 0.0,
+        ignore_index: i64 = -100, label_smoothing: f64 = 0.0,
     ) -> batch: Gradient {
         let dtype = dtype(dtype_name)?;
         // SAFETY: as for `forward`.
@@ -206,7 +204,7 @@ kernels! {
             other => return Err(contract(format!("sequences are not ranked by {other:?}"))),
         };
         if ranked == 0 {
-            return Err(contract("the column that is ranked is not wanted"));
+            return Err(contract("the column to rank by was not requested"));
         }
         // SAFETY: as for `forward`.
         outside(py, || unsafe { self.0.core.sequences(stream, double, &batch, scratch) })

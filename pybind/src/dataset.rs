@@ -235,7 +235,7 @@ fn digest(samples: usize, classes: &[String]) -> String {
 }
 
 /// The items of a dataset as numbers alone, for a loader whose worker processes read the items themselves
-/// (`lossfeed/_workers.py`): the engine decides their order, weights and position. Each has a byte of data and of
+/// (`lossfeed/_loader/torch_workers.py`): the engine decides their order, weights and position. Each has a byte of data and of
 /// target, 0.
 struct Numbers {
     samples: usize,

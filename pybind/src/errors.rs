@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 
 use crate::logging;
 
-/// The class in `lossfeed._errors` that stands for `kind`.
+/// The class in `lossfeed._base.errors` that stands for `kind`.
 fn class_name(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Settings => "SettingsError",
@@ -53,7 +53,7 @@ pub(crate) fn raise(error: Error) -> PyErr {
         {
             return raised;
         }
-        let class = match py.import("lossfeed._errors").and_then(|m| m.getattr(class_name(error.kind()))) {
+        let class = match py.import("lossfeed._base.errors").and_then(|m| m.getattr(class_name(error.kind()))) {
             Ok(class) => class,
             Err(import) => return import,
         };

@@ -46,6 +46,6 @@ pub(crate) fn forked() {
 
 /// Whether a signal handler raised it, and not the code that it fell into.
 pub(crate) fn of_signal(py: Python<'_>, raised: &PyErr) -> bool {
-    let asked = py.import("lossfeed._signals").and_then(|m| m.call_method1("of_signal", (raised.value(py),)));
+    let asked = py.import("lossfeed._base.signals").and_then(|m| m.call_method1("of_signal", (raised.value(py),)));
     asked.and_then(|answer| answer.is_truthy()).unwrap_or(false)
 }

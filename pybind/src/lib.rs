@@ -72,6 +72,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(engine::exchange_refusal, module)?)?;
     module.add_function(wrap_pyfunction!(policies::cache_policies, module)?)?;
     module.add_function(wrap_pyfunction!(policies::default_policy, module)?)?;
+    module.add_function(wrap_pyfunction!(policies::counters, module)?)?;
     module.add_function(wrap_pyfunction!(samplers::sampler_options, module)?)?;
     module.add_function(wrap_pyfunction!(samplers::sampler_problem, module)?)?;
     module.add_function(wrap_pyfunction!(cli::cli_main, module)?)?;

@@ -1,7 +1,7 @@
 //! Items of a Python dataset as rows of bytes, as fast as they can be looked at.
 //!
 //! What item 0 was made of says where each leaf of the others goes ([`Packing`]). An item that is not made exactly so is
-//! refused here without a word: whoever handed it over looks at it with care (`lossfeed/_structure.py`), finds what is
+//! refused here without a word: whoever handed it over looks at it with care (`lossfeed/_data/structure.py`), finds what is
 //! wrong with it or packs it after all.
 
 use lossfeed::{Dtype, TensorSpec};

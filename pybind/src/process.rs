@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use lossfeed::Error;
 use lossfeed::process::Process as Core;
 use pyo3::prelude::*;
 
@@ -25,7 +26,9 @@ impl Process {
     /// Refuses the use of `what` in a fork.
     pub(crate) fn check(self, what: &str) -> PyResult<()> {
         let why = |made_by, fork| {
-            format!("{what} was made in process {made_by} and is used in its fork {fork}: make a loader in the child")
+            Error::usage(format!(
+                "{what} was made in process {made_by} and is used in its fork {fork}: make a loader in the child"
+            ))
         };
         self.0.check(why).map_err(raise)
     }

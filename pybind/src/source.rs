@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lossfeed::engine::Dataset;
 use lossfeed::settings::CacheForm;
-use lossfeed::source::{self, Arrays, DiskTier, Form, ImageMode, OpenOptions, Place, Records, Resize, Stop, Throttle};
+use lossfeed::source::{self, Arrays, DiskTier, Form, ImageMode, OpenOptions, Place, Records, Resize, Throttle};
 use lossfeed::{Error, SampleId};
 use pyo3::prelude::*;
 
@@ -182,7 +182,7 @@ pub(crate) fn open_source(
 ) -> PyResult<Source> {
     let seconds = |name: &str, s: f64| {
         Duration::try_from_secs_f64(s).map_err(|_| {
-            raise(Error::settings(format!("{name} {s} is no time in seconds: give a number of at least 0")))
+            raise(Error::settings(format!("{name}={s} is not a time in seconds: give a number of at least 0")))
         })
     };
     let latency = seconds("latency", latency_s)?;
@@ -206,9 +206,8 @@ pub(crate) fn open_source(
         hedge,
         fields,
         disk,
-        on_shard: None,
         chaos,
-        stop: Stop::default(),
+        ..OpenOptions::default()
     };
     let (url, mode, resize) = (url.to_owned(), mode_of(mode)?, resize.map(|to| Resize { to, crop }));
     let stop = options.stop.clone();

@@ -1,6 +1,6 @@
 //! What a batch's samples have of no fixed size, taken apart.
 //!
-//! The tail of a sample, as `lossfeed/_structure.py` writes it: the shapes of its arrays, one 64-bit number a dimension,
+//! The tail of a sample, as `lossfeed/_data/structure.py` writes it: the shapes of its arrays, one 64-bit number a dimension,
 //! then the arrays, each beginning at a multiple of 8. Numbers are native-endian. How many arrays there are, and how
 //! many dimensions each has, is the same for all samples of a dataset.
 
@@ -120,9 +120,7 @@ impl Tails {
         }
         let too_large = || {
             let rows = self.rows();
-            Error::memory(format!(
-                "{rows} samples padded to {largest:?} do not fit into memory: their batch is too large"
-            ))
+            Error::memory(format!("{rows} samples padded to {largest:?} do not fit into memory: lower batch_size"))
         };
         let row = largest.iter().try_fold(size, |all, &n| all.checked_mul(n)).ok_or_else(too_large)?;
         let bytes = row.checked_mul(self.rows()).ok_or_else(too_large)?;

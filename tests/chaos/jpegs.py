@@ -14,7 +14,7 @@ from typing import Any
 #: What sound files may be refused for.
 NOT_READ = ("in one scan and the rest in others",)
 #: What files that somebody damaged may be refused for, besides.
-HURT = ("is truncated", "is damaged", "restart marker", "last progressive scans are missing", "which none may", "no image of a format")
+HURT = ("is truncated", "is damaged", "restart marker", "last progressive scans are missing", "a scan has coefficients", "bytes are not an image in a supported format")
 
 
 class Bits:

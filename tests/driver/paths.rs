@@ -231,7 +231,7 @@ fn a_path_that_cannot_be_taken_is_refused_with_what_to_do() {
             assert!(error.to_string().contains(word), "{word}: {error}");
         };
         let on_cpu = Settings { device: "cpu".into(), ..on_path(Some(path)) };
-        refused(on_cpu, ErrorKind::Settings, "set device to cuda");
+        refused(on_cpu, ErrorKind::Settings, "set device=");
         let by_threads = Settings { transform: Some(transform.clone()), ..on_path(Some(path)) };
         refused(by_threads, ErrorKind::Settings, "transform them");
         double.set("host_addresses", 0);

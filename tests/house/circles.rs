@@ -14,6 +14,7 @@ const CRATES: &[&str] = &[
     "engine/control/src/",
     "engine/stats/src/",
     "engine/disk/src/",
+    "engine/source/src/",
     "engine/cli/src/",
     "engine/candle/src/",
     "kernels/src/",

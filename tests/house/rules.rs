@@ -55,17 +55,21 @@ const EFFECT: &[(&str, u32)] = &[
     ("journal", 0), // a crate of its own
     ("disk", 0),    // a crate of its own
     ("sync", 0),
-    ("process", 0),
-    ("prefetch", 0),
+    ("process", 0), // lossfeed-sync's
     ("device", 1),
     ("arena", 2),
     ("staging", 3),
     ("cache", 3),
-    ("source", 3),
+    ("source", 3), // a crate of its own, under its old name
     ("loader", 4),
     ("scoring", 5),
     ("engine", 6),
 ];
+
+/// The folders of the source's crate by rank, and what is beside them for all of them.
+const SOURCE: &[(&str, u32)] =
+    &[("decode", 0), ("sample", 1), ("request", 2), ("format", 3), ("wrap", 4), ("place", 5)];
+const BESIDE_SOURCE: &[&str] = &["options", "stop", "shown", "runtime", "circuit", "decided", "process"];
 
 /// Settings are plain values; some of them are the pure half's and the source's own. Rooms that only move bytes get
 /// what they need handed in.
@@ -78,15 +82,14 @@ const IMPURE_CRATES: &[&str] =
     &["lossfeed_sync", "tokio", "rustix", "memmap2", "object_store", "cudarc", "pinned_vec", "rayon"];
 
 /// Files of the effect half that decide: no effects there either.
-const PURE_FILES: &[&str] = &["engine/src/engine/copy_path.rs", "engine/src/source/tuner.rs"];
+const PURE_FILES: &[&str] = &["engine/src/engine/copy_path.rs", "engine/source/src/request/tuner.rs"];
 
 /// The files that may contain `unsafe`, each for one reason.
 const UNSAFE: &[(&str, &str)] = &[
     ("engine/src/arena/mapping.rs", "memory from the system"),
-    ("engine/src/process.rs", "a page that the system empties in a fork"),
-    ("engine/src/prefetch.rs", "an instruction of the processor"),
     ("engine/src/arena/mod.rs", "the books are a part of the arena's mapping"),
     ("engine/src/arena/granules.rs", "the books are a part of the arena's mapping"),
+    ("engine/sync/src/process.rs", "a page that the system empties in a fork"),
     ("engine/src/arena/slot.rs", "a slot is a part of the arena's mapping"),
     ("engine/src/arena/words.rs", "the books are a part of the arena's mapping"),
     ("engine/src/staging/slot.rs", "a batch slot is a part of the pool's mapping"),
@@ -152,6 +155,10 @@ const MAY_NOT_DEPEND: &[(&str, &[&str])] = &[
     ),
     ("engine/stats/Cargo.toml", &["lossfeed", "lossfeed-kernels", "tokio", "object_store", "cudarc"]),
     ("engine/disk/Cargo.toml", &["lossfeed", "lossfeed-kernels", "lossfeed-stats", "tokio", "object_store", "cudarc"]),
+    (
+        "engine/source/Cargo.toml",
+        &["lossfeed", "lossfeed-stats", "lossfeed-journal", "lossfeed-cli", "pyo3", "clap", "cudarc"],
+    ),
     ("engine/Cargo.toml", &["lossfeed-cli", "lossfeed-candle", "pyo3", "clap", "ratatui", "candle-core"]),
     ("engine/cli/Cargo.toml", &["pyo3", "lossfeed-python", "lossfeed-candle", "candle-core"]),
     // Optional: it looks down on engine and kernels, and nobody looks at it.
@@ -233,6 +240,12 @@ fn rust(path: &str, text: &str, found: &mut Vec<String>) {
         if let Some(file) = path.strip_prefix("engine/src/").or_else(|| path.strip_prefix("engine/control/src/")) {
             arrows(path, file, code, found);
         }
+        if let Some(file) = path.strip_prefix("engine/source/src/") {
+            source_arrows(path, file, code, found);
+        }
+        if PURE_FILES.contains(&path) {
+            effects(path, code, found);
+        }
     }
 }
 
@@ -283,13 +296,39 @@ fn arrows(path: &str, file: &str, code: &str, found: &mut Vec<String>) {
             found.push(format!("{path}: {room} may not use {used}: arrows go down only"));
         }
     }
-    if pure.is_some() || COMMON.contains(&room) || PURE_FILES.contains(&path) {
-        for used in std_paths(code).iter().filter(|used| IMPURE_STD.contains(&used.as_str())) {
-            found.push(format!("{path}: the pure half may not use std::{used}"));
+    if pure.is_some() || COMMON.contains(&room) {
+        effects(path, code, found);
+    }
+}
+
+/// The arrows between the folders of the source's crate.
+fn source_arrows(path: &str, file: &str, code: &str, found: &mut Vec<String>) {
+    let module: Vec<&str> = file.trim_end_matches(".rs").trim_end_matches("/mod").split('/').collect();
+    let room = module[0];
+    if ["lib", "fuzzing"].contains(&room) {
+        return;
+    }
+    let rank = |name: &str| SOURCE.iter().find(|(n, _)| *n == name).map(|(_, r)| *r);
+    if rank(room).is_none() && !BESIDE_SOURCE.contains(&room) {
+        found.push(format!("{path}: the room {room} has no rank in tests/house/rules.rs"));
+    }
+    for used in crate_paths(code, &module) {
+        let at_home = used == room || used.starts_with(char::is_uppercase);
+        if at_home || COMMON.contains(&used.as_str()) || BESIDE_SOURCE.contains(&used.as_str()) {
+            continue;
         }
-        for used in IMPURE_CRATES.iter().filter(|name| has_word(code, name)) {
-            found.push(format!("{path}: the pure half may not use {used}"));
+        if !matches!((rank(&used), rank(room)), (Some(theirs), Some(mine)) if theirs < mine) {
+            found.push(format!("{path}: {room} may not use {used}: arrows go down only"));
         }
+    }
+}
+
+fn effects(path: &str, code: &str, found: &mut Vec<String>) {
+    for used in std_paths(code).iter().filter(|used| IMPURE_STD.contains(&used.as_str())) {
+        found.push(format!("{path}: the pure half may not use std::{used}"));
+    }
+    for used in IMPURE_CRATES.iter().filter(|name| has_word(code, name)) {
+        found.push(format!("{path}: the pure half may not use {used}"));
     }
 }
 

@@ -12,7 +12,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from lossfeed._keywords import HONOURED, REFUSED
+from lossfeed._loader.keywords import HONOURED, REFUSED
 
 ROWS = Path(__file__).with_suffix(".toml")
 OUTCOMES = "honoured", "differs", "refused"

@@ -235,7 +235,7 @@ def test_accelerate_is_told_of_a_plain_loader_where_it_is_used():
         assert len(list(loader)) == len(list(loader)) == 10
     assert len(said) == 1 and said[0].filename == __file__, "once, at the loop"
     for skipped in (accelerate.skip_first_batches(loader, 3), accelerator.skip_first_batches(loader, 3)):
-        with pytest.raises(lf.UsageError, match="give skip_first_batches a lossfeed.accelerate.Batches"):
+        with pytest.raises(lf.UsageError, match="would read these batches with its own DataLoader, without this loader"):
             next(iter(skipped))
     with pytest.raises(lf.UsageError, match="list is no batch .* that of lossfeed.accelerate.Batches"):
         loader.score_losses(torch.zeros(2), [torch.zeros(2), torch.zeros(2)])

@@ -123,7 +123,7 @@ def replace(unpacked: bool) -> Any:
     import torch.utils.data
 
     import lossfeed
-    from lossfeed._batch import Whole
+    from lossfeed._batch.batch import Whole
 
     class Loader(lossfeed.Loader):
         made = 0

@@ -17,6 +17,8 @@ def right(data: lf.Data, sampler: Sampler, policy: Policy | None) -> None:
     lf.Loader(data, sampler=torch.utils.data.RandomSampler(range(8)), pad={"ids": 0, "labels": "nested"})
     lf.Loader(data, pad={"ids": "packed", "labels": lf.Packed(length=2048, long="split", keys=["cu_seqlens"])})
     lf.Loader(data, num_workers="auto", batch_sampler=[[0, 1], [2]], score="loss", on_error="skip", cache_form="decoded", copy_path="mapped")
+    sampling, reading = lf.Sampling("cost-aware", score="batch_rank"), lf.Reading(8, read_ahead="1GiB", on_error="skip")
+    lf.Loader(data, cache=lf.Cache("32GiB", form="decoded", policy=policy), sampling=sampling, reading=reading)
     lf.ImageTransform(torch.bfloat16, mean=(0.5, 0.5, 0.5), crop=224, augment={"name": "rand", "ops": 2})
     lf.ImageTransform(np.float32, layout="NHWC", augment="trivial")
     training, validation = lf.open("train/", mode="rgb", fields={"image": "jpg;png"}).split(0.9, seed=0)
@@ -50,6 +52,12 @@ def wrong(data: lf.Data, loader: lf.Loader, batch: lf.Batch, logits: torch.Tenso
     lf.Loader(data, sampler="random")  # type: ignore[arg-type]
     lf.Loader(data, sampler=lf.Loader)  # type: ignore[arg-type]
     lf.Loader(data, score="accuracy")  # type: ignore[arg-type]
+    lf.Sampling(score="rank")  # type: ignore[arg-type]
+    lf.Cache("1GiB", policy="mru")  # type: ignore[arg-type]
+    lf.Cache("1GiB", "decoded")  # type: ignore[call-arg]
+    lf.Cache().size = 1  # type: ignore[misc]
+    lf.Reading(on_error="ignore")  # type: ignore[arg-type]
+    lf.Loader(data, sampling=lf.Cache())  # type: ignore[arg-type]
     lf.Loader(data, cache_form="raw")  # type: ignore[arg-type]
     lf.Loader(data, copy_path="direct")  # type: ignore[arg-type]
     lf.Loader(data, on_error="ignore")  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import lossfeed as lf
-from lossfeed._pass import Pass
+from lossfeed._loader.epoch_pass import Pass
 
 
 @contextlib.contextmanager

@@ -61,7 +61,7 @@ fn a_recorded_run_is_replayed_to_the_last_hit_for_every_policy_and_any_number_of
                         policy: Some(entry.name.into()),
                         sampler,
                         on_error: OnError::Skip,
-                        record: Some(path.clone()),
+                        journal: Some(path.clone()),
                         ..settings(16)
                     },
                 );
@@ -94,7 +94,7 @@ fn buffer_samplers_are_replayed_too() {
     for name in ["echo", "replay"] {
         let path = folder.path().join(name);
         let sampler = SamplerSettings::from_name(name).unwrap();
-        let settings = Settings { cache_bytes: 4096, sampler, record: Some(path.clone()), ..settings(16) };
+        let settings = Settings { cache_bytes: 4096, sampler, journal: Some(path.clone()), ..settings(16) };
         let engine = engine(Patterned::new(SAMPLES), settings);
         train(&engine);
         engine.close();
@@ -107,10 +107,10 @@ fn buffer_samplers_are_replayed_too() {
 #[test]
 fn a_resumed_run_tells_what_it_believed_and_a_used_loader_takes_no_state() {
     let folder = tempfile::tempdir().unwrap();
-    let made = |record: Option<&str>| {
-        let record = record.map(|name| folder.path().join(name));
+    let made = |journal: Option<&str>| {
+        let journal = journal.map(|name| folder.path().join(name));
         let policy = Some("importance".into());
-        let settings = Settings { workers: Some(0), cache_bytes: 4096, policy, record, ..settings(16) };
+        let settings = Settings { workers: Some(0), cache_bytes: 4096, policy, journal, ..settings(16) };
         engine(Patterned::new(SAMPLES), settings)
     };
     let first = made(None);
@@ -121,7 +121,7 @@ fn a_resumed_run_tells_what_it_believed_and_a_used_loader_takes_no_state() {
     second.load_state(&state).unwrap();
     train(&second);
     let refused = second.load_state(&state).unwrap_err();
-    assert!(refused.kind() == ErrorKind::Usage && refused.to_string().contains("record="), "{refused}");
+    assert!(refused.kind() == ErrorKind::Usage && refused.to_string().contains("journal="), "{refused}");
     second.close();
     let recording = read(&folder.path().join("resumed.csv"));
     let again = replay(&recording, "importance", recording.meta.capacity_bytes).unwrap();
@@ -133,10 +133,10 @@ fn a_journal_that_is_there_already_or_cannot_be_made_is_refused_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let taken = folder.path().join("taken.csv");
     std::fs::write(&taken, "mine").unwrap();
-    for (path, told) in [(taken.clone(), "there already"), (folder.path().join("none/run.csv"), "cannot be made")] {
+    for (path, told) in [(taken.clone(), "file exists"), (folder.path().join("none/run.csv"), "cannot be created")] {
         let dataset =
             lossfeed::Dataset::new(std::sync::Arc::new(Patterned::new(8)), lossfeed::source::ImageMode::Auto, None);
-        let error = Engine::new(dataset.unwrap(), Settings { record: Some(path), ..settings(4) }).err().unwrap();
+        let error = Engine::new(dataset.unwrap(), Settings { journal: Some(path), ..settings(4) }).err().unwrap();
         assert!(error.kind() == ErrorKind::Settings && error.to_string().contains(told), "{error}");
     }
     assert_eq!(std::fs::read(&taken).unwrap(), b"mine");
@@ -168,7 +168,7 @@ fn a_policy_that_looks_ahead_is_told_what_then_comes() {
         let state = first.state().unwrap();
         first.close();
         // The second goes on in the middle of an epoch.
-        let second = engine(Patterned::new(SAMPLES), Settings { record: Some(path.clone()), ..settings });
+        let second = engine(Patterned::new(SAMPLES), Settings { journal: Some(path.clone()), ..settings });
         second.load_state(&state).unwrap();
         (0..6).for_each(|_| drop(epoch(&second, |_| ())));
         second.close();

@@ -102,7 +102,7 @@ fn what_cannot_be_is_refused() {
     assert!(error.kind() == ErrorKind::Settings && error.to_string().contains("more than the 4096"), "{error}");
     plain.close();
     assert_eq!(plain.resize_cache(0).unwrap_err().kind(), ErrorKind::Usage);
-    let recorded = engine(Patterned::new(SAMPLES), Settings { record: Some(folder.path().join("run.csv")), ..made() });
+    let recorded = engine(Patterned::new(SAMPLES), Settings { journal: Some(folder.path().join("run.csv")), ..made() });
     let error = recorded.resize_cache(0).unwrap_err();
     assert!(error.kind() == ErrorKind::Usage && error.to_string().contains("journal"), "{error}");
 }

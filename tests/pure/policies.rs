@@ -17,7 +17,6 @@ enum Op {
     Ask(u32),
     Score(u32, f32),
     Cancel(u32),
-    Lose(u32),
     Plan(Vec<u32>),
     Begin(usize),
     Resize(u64),
@@ -31,7 +30,6 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         16 => id().prop_map(Op::Ask),
         12 => (id(), score).prop_map(|(i, s)| Op::Score(i, s)),
         2 => id().prop_map(Op::Cancel),
-        1 => id().prop_map(Op::Lose),
         2 => prop::collection::vec(id(), 0..30).prop_map(Op::Plan),
         1 => (0..12usize).prop_map(Op::Begin),
         1 => (0..60u64).prop_map(Op::Resize),
@@ -85,10 +83,6 @@ fn hold_to_twin(name: &'static str, capacity: u64, bytes: Vec<u64>, ops: &[Op]) 
                 ledger.cancel(id);
                 twin.leave(id);
             }
-            &Op::Lose(id) => {
-                ledger.lose(id);
-                twin.leave(id);
-            }
             Op::Plan(order) => {
                 ledger.plan(order);
                 twin.plan(order);
@@ -118,43 +112,6 @@ proptest! {
         for name in policy::NAMES {
             hold_to_twin(name, capacity, bytes.clone(), &ops)?;
         }
-    }
-}
-
-/// The same beyond a few chunks of residents: uses, evictions, cancellations and resizes in a long random run.
-#[test]
-fn a_list_in_chunks_decides_like_a_plain_one() {
-    let (samples, most) = (700, 640);
-    for name in ["lru", "fifo"] {
-        let scores = ScoreTable::new(samples, 0.0);
-        let mut ledger = Ledger::new(most, samples, policy::from_name(name, samples).unwrap());
-        let bytes: Vec<u64> = (0..samples as u64).map(|id| 1 + u64::from(id % 11 == 0)).collect();
-        let mut twin = Twin::new(name, most, bytes.clone());
-        let mut state = 11u64;
-        for step in 0..12_000 {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let id = (state >> 33) as u32 % samples as u32;
-            match (state >> 20) % 200 {
-                0 => {
-                    let to = most - (state >> 50) % (most / 2);
-                    assert_eq!(ledger.resize(to, &scores), twin.resize(to), "{name}, step {step}: to {to}");
-                }
-                1 => assert_eq!(ledger.resize(most, &scores), twin.resize(most)),
-                2..20 => {
-                    ledger.cancel(id);
-                    twin.leave(id);
-                }
-                _ => {
-                    let mut evicted = vec![];
-                    let access = ledger.access(id, &|id| bytes[id as usize], &scores, &mut evicted);
-                    assert_eq!((access, evicted), twin.access(id), "{name}, step {step}: {id}");
-                }
-            }
-            if step % 100 == 0 {
-                assert_eq!(ledger.check(&scores), Ok(()), "{name}, step {step}");
-            }
-        }
-        assert_eq!(ledger.residents_iter().collect::<Vec<_>>(), twin.all());
     }
 }
 

@@ -29,8 +29,9 @@ from driver_double import call, violations
 from handed_out import HANDED_OUT
 
 import lossfeed as lf
-from lossfeed import _cuda, _device
-from lossfeed._pass import Pass
+from lossfeed._batch import courier
+from lossfeed._torch import cuda as _cuda
+from lossfeed._loader.epoch_pass import Pass
 
 class Stream:
     def __init__(self, handle):
@@ -139,9 +140,9 @@ class Torch:
             Torch.current = before
 
 
-_device.require_torch = lambda what: Torch
+courier.require_torch = lambda what: Torch
 # What is joined on the host stays there: the double has no tensors of torch's own on a device.
-_device._brought = lambda part, device: part
+courier._brought = lambda part, device: part
 _cuda.torch.version.cuda = _cuda.torch.version.cuda or "12.8"
 _cuda.torch.cuda.is_current_stream_capturing = lambda: False
 
@@ -316,7 +317,7 @@ def interrupted(transform, every):
 
         def fall(frame, event, _):
             nonlocal left
-            if Path(frame.f_code.co_filename).name not in ("_pass.py", "_device.py", "_views.py") or frame.f_code.co_name == "__del__":
+            if Path(frame.f_code.co_filename).name not in ("epoch_pass.py", "courier.py", "views.py") or frame.f_code.co_name == "__del__":
                 return None
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
             if event == "opcode" and not (frame.f_code is Pass.__next__.__code__ and frame.f_lasti in HANDED_OUT):
@@ -404,7 +405,7 @@ def main():
             lf.Loader(data, BATCH, device="cuda:0", transform=parts, cache="60%", copy_path=path, framework="torch")
             raise AssertionError(f"copy_path={path!r} takes rows as they lie in the cache")
         except lf.SettingsError as refusal:
-            assert "the loader's threads transform them" in str(refusal), refusal
+            assert "loader threads transform them" in str(refusal), refusal
     # Retouched bytes that lie in the cache as they are: every way to the device.
     strong = {"name": "rand", "ops": 5, "magnitude": 30, "fill": (9, 8, 7)}
     larger = lf.ImageTransform("uint8", layout="NHWC", crop=(9, 10), padding=2, flip=0.5, saturation=(0, 3), augment=strong)

@@ -18,7 +18,8 @@ from driver_double import call, driver, violations
 from torch_on_the_double import CUDA, STREAM, Stream, capture, kept, on_the_double
 
 import lossfeed as lf
-from lossfeed import _cuda, _mail, _native, _plans
+from lossfeed import _native
+from lossfeed._torch import cuda, mail as _mail, plans
 
 ROWS = np.random.default_rng(0).normal(size=(48, 3)).astype(np.float32), np.arange(48) % 4
 OTHER = call("stream")
@@ -26,7 +27,7 @@ OTHER = call("stream")
 
 def made():
     loader = lf.Loader(ROWS, 8, shuffle=True, seed=3, num_workers=1, framework="torch", stats=False, score="loss")
-    loader._account.plans = _plans.Plans()  # as a loader of a device has them
+    loader._account.plans = plans.Plans()  # as a loader of a device has them
     return loader
 
 
@@ -74,7 +75,7 @@ def a_captured_score_goes_to_the_ids_it_finds():
             loader.state_dict()
             assert len(torch.cat(ids)) == 40
             torch.testing.assert_close(loader.importance()[torch.cat(ids)], torch.cat(expected), rtol=1e-5, atol=1e-6)
-            assert not _plans._scratch or STREAM not in {stream for _, stream in _plans._scratch}, "a graph would write to scratch that is not its own"
+            assert not plans._scratch or STREAM not in {stream for _, stream in plans._scratch}, "a graph would write to scratch that is not its own"
 
 
 def what_a_graph_reads_outlives_the_callers_batch():
@@ -113,11 +114,11 @@ def what_a_graph_reads_outlives_the_callers_batch():
 
 def what_would_end_a_capture_is_refused_by_name():
     with on_the_double():
-        loaded = dict(_cuda._loaded)
-        _cuda._loaded.clear()
+        loaded = dict(cuda._loaded)
+        cuda._loaded.clear()
         with capture(STREAM):
-            refused(lambda: lf.cross_entropy(torch.randn(4, 3), torch.arange(4) % 3), "load lossfeed's kernels")
-        _cuda._loaded.update(loaded)
+            refused(lambda: lf.cross_entropy(torch.randn(4, 3), torch.arange(4) % 3), "would break this CUDA graph capture")
+        cuda._loaded.update(loaded)
         lf.cross_entropy(torch.randn(4, 3), torch.arange(4) % 3)
         with made() as loader:
             batch = next(iter(loader))

@@ -2,7 +2,7 @@
 
 import dis
 
-from lossfeed._pass import Pass
+from lossfeed._loader.epoch_pass import Pass
 
 
 def after_the_store():

@@ -1,4 +1,4 @@
-"""The loss's CUDA path in Python (``lossfeed._cuda`` and those who call it), run on the driver double of
+"""The loss's CUDA path in Python (``lossfeed._torch.cuda`` and those who call it), run on the driver double of
 ``tests/driver``: real kernels' text, real mailboxes, real autograd. Run as a program by ``test_on_the_double.py``, with
 the double in the driver's place.
 
@@ -19,7 +19,7 @@ from torch_on_the_double import Operators, on_device, on_the_double
 from walks import walk
 
 import lossfeed as lf
-from lossfeed import _cuda, _losses, _plans, _probabilities
+from lossfeed._torch import cross_entropy, cuda, plans, probabilities as _probabilities
 
 #: How often each function of the CUDA path ran.
 launches = collections.Counter()
@@ -37,7 +37,7 @@ def counted(module, name):
     setattr(module, name, counting)
 
 
-for function in ((_plans, "_launch_loss"), (_plans, "_composite"), (_cuda, "forward"), (_plans.Plans, "score"), (_cuda, "backward"), (_cuda, "mail_sequences"), (_cuda, "mail_columns"), (_cuda, "settle"), (_probabilities, "takes")):
+for function in ((plans, "_launch_loss"), (plans, "_composite"), (cuda, "forward"), (plans.Plans, "score"), (cuda, "backward"), (cuda, "mail_sequences"), (cuda, "mail_columns"), (cuda, "settle"), (_probabilities, "takes")):
     counted(*function)
 
 
@@ -115,7 +115,7 @@ def probabilities():
 def made(data, **keywords):
     """A loader whose batches lie on the host, and play on the device: as one of a device it has plans."""
     loader = lf.Loader(data, 8, shuffle=True, seed=3, num_workers=1, framework="torch", stats=False, **keywords)
-    loader._account.plans = _plans.Plans() if on_device() else None
+    loader._account.plans = plans.Plans() if on_device() else None
     return loader
 
 
@@ -126,7 +126,7 @@ SEQUENCES = np.zeros((24, 1), np.float32), np.where(np.arange(7) < 5, np.random.
 def beliefs():
     """What the engine believes after scores have come home by every way there is."""
     found = []
-    for score in ("loss", "gradient_norm", "entropy", "rank"):
+    for score in ("loss", "gradient_norm", "entropy", "batch_rank"):
         for way in range(3):
             with made(ROWS, score=score) as loader:
                 for batch in loader:
@@ -164,8 +164,8 @@ def no_launch_takes_a_tangent():
     settings = -100, "mean", 0.0, False
     with forward_ad.dual_level():
         for logits, taken in ((z, True), (forward_ad.make_dual(z, z), False)):
-            assert _plans.FREE.cross_entropy(logits, target, *settings) is None
-            assert _losses.takes(logits, target, None, 0.0) == _probabilities.takes(logits, q, None, 0.0) == taken
+            assert plans.FREE.cross_entropy(logits, target, *settings) is None
+            assert cross_entropy.takes(logits, target, None, 0.0) == _probabilities.takes(logits, q, None, 0.0) == taken
 
 
 def native_calls(work):
@@ -236,8 +236,8 @@ def losses_alone():
     assert launched(lambda: lf.cross_entropy(z, target, label_smoothing=0.1))[0] == {"smooth_f32"}
     assert launched(lambda: lf.sample_scores(z, target))[0] == {"score_f32"}
     with tempfile.TemporaryDirectory() as folder:
-        journal = {"score": "loss", "record": f"{folder}/journal"}
-        runs = (({"score": "loss"}, "loss_f32"), ({"score": "rank"}, "loss_f32"), ({}, "score_f32"), ({"score": "entropy"}, "score_f32"), (journal, "score_f32"))
+        journal = {"score": "loss", "journal": f"{folder}/journal"}
+        runs = (({"score": "loss"}, "loss_f32"), ({"score": "batch_rank"}, "loss_f32"), ({}, "score_f32"), ({"score": "entropy"}, "score_f32"), (journal, "score_f32"))
         seen = collections.defaultdict(list)
         for settings, wanted in runs:
             with made(ROWS, **settings) as loader:
@@ -318,13 +318,13 @@ def main():
         arguments_go_by_name()
     assert violations() == "", violations()
     # A planted mistake: launches on a stream that nobody waits for.
-    _cuda.raw_stream, ours = lambda index: 0, _cuda.raw_stream
+    cuda.raw_stream, ours = lambda index: 0, cuda.raw_stream
     with on_the_double():
         call("set", b"delay_us", 20_000)
         logits, target = torch.randn(64, 10), torch.arange(64) % 10
         early = [lf.cross_entropy(logits, target).clone() for _ in range(6)]
         call("synchronize", 0)
-    _cuda.raw_stream = ours
+    cuda.raw_stream = ours
     truth = torch.nn.functional.cross_entropy(logits, target)
     assert not all(torch.allclose(seen, truth) for seen in early), "work on another stream must not be seen"
     print("as the CPU's path")

@@ -16,7 +16,8 @@ from torch.utils.checkpoint import checkpoint
 from torch_on_the_double import on_the_double
 
 import lossfeed as lf
-from lossfeed import _batch, _graph, _plans, _rows
+from lossfeed._batch import batch as _batch
+from lossfeed._torch import graph as _graph, plans, rows as _rows
 
 ROWS = np.random.default_rng(0).normal(size=(48, 5)).astype(np.float32), np.arange(48) % 4
 RANKS = 2
@@ -24,7 +25,7 @@ RANKS = 2
 
 def made(**keywords):
     loader = lf.Loader(ROWS, 8, shuffle=True, seed=3, num_workers=0, framework="torch", stats=False, score="loss", **keywords)
-    loader._account.plans = _plans.Plans()  # as a loader of a device has them
+    loader._account.plans = plans.Plans()  # as a loader of a device has them
     return loader
 
 

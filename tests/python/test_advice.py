@@ -10,7 +10,7 @@ import torch
 from conftest import epoch_ids
 
 import lossfeed as lf
-from lossfeed import _advice
+from lossfeed._batch import usage
 
 SCORES, WEIGHTS = "a whole epoch has brought none", "left the weights unread"
 
@@ -155,7 +155,7 @@ def test_auto_looks_at_the_transform_and_at_what_it_is_told(images):
     # Where nobody says whether the loop augments, fetches are saved with more care.
     assert kappa("auto") == 16.0
     assert kappa("auto", transform=still) == kappa({"name": "auto", "augmented": False}) == kappa("cost-aware") == 100.0
-    with pytest.raises(lf.SettingsError, match="chooses the cache policy too"):
+    with pytest.raises(lf.SettingsError, match="chooses the cache policy itself"):
         lf.Loader(images, 4, cache="50%", sampler="auto", policy="lru")
     with pytest.raises(lf.SettingsError, match="agumented"):
         lf.Loader(images, 4, cache="50%", sampler={"name": "auto", "agumented": True})

@@ -55,7 +55,7 @@ def test_getitems_is_looked_at_where_there_is_one():
         def __getitems__(self, ids):
             return [(np.float32(random.random()), i) for i in ids]
 
-    with pytest.raises(lf.SettingsError, match="another one each time"):
+    with pytest.raises(lf.SettingsError, match="changes each time it is read, and the cache would freeze its first version"):
         lf.Loader(Batched(lambda i: np.float32(i)), 2, cache="100%")
 
 

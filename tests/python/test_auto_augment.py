@@ -357,5 +357,5 @@ def test_what_does_not_fit_the_images_is_refused():
         lf.Loader(data, 2, transform=lf.ImageTransform(augment={"name": "rand", "fill": (1, 2)}))
     with pytest.raises(lf.SettingsError, match=r"crop=\(12, 12\) does not fit 10 x 10 pixels"):
         lf.Loader(data, 2, transform=lf.ImageTransform(augment="rand", crop=12, padding=1))
-    with pytest.raises(lf.SettingsError, match="transform makes uint8 images"):
+    with pytest.raises(lf.SettingsError, match="transform= needs uint8 images of shape"):
         lf.Loader((np.zeros((4, 8), np.float32), np.arange(4)), 2, transform=lf.ImageTransform(augment="rand"))

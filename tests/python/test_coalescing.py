@@ -71,7 +71,7 @@ def test_nothing_but_the_number_of_requests_depends_on_what_comes_together(tmp_p
         with FaultStore({"train.tar": shard(images)}, faults, rate=0.05, seed=4, in_a_row=1) as store:
             data = lf.open(store.url + "/train.tar", coalesce=coalesce, retry_timeout=60, latency=0.002, connections=4)
             loader = lf.Loader(
-                data, 32, cache="20%", sampler="cost-aware", num_workers=0, seed=3, record=path, framework="numpy", stats=False
+                data, 32, cache="20%", sampler="cost-aware", num_workers=0, seed=3, journal=path, framework="numpy", stats=False
             )
             seen = []
             for epoch in range(2):

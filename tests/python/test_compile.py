@@ -88,7 +88,7 @@ def test_a_batch_scored_twice_counts_once_and_a_strangers_batch_is_refused(loade
     torch.testing.assert_close(loader.importance(), first, equal_nan=True)
     assert loader.stats()["scores_repeated_total"] == 16
     with lf.Loader((torch.randn(32, 5).numpy(), torch.zeros(32, dtype=torch.long).numpy()), 16, framework="torch") as other:
-        with pytest.raises(lf.UsageError, match="no batch of this loader"):
+        with pytest.raises(lf.UsageError, match="batch that the loop delivered"):
             score(torch.randn(16, 4), next(iter(other)))
 
 

@@ -107,12 +107,12 @@ def test_what_cannot_be_had_again_says_why(way, numbers, tmp_path):
     with pytest.raises(lf.UsageError, match=r"in the middle of an epoch.*save state_dict\(\) and load it"):
         way(loader)
     for one in (batches, iter(lf.stage([1]))):
-        with pytest.raises(lf.UsageError, match="an epoch under way, with threads and memory of this process"):
+        with pytest.raises(lf.UsageError, match="Pickle the loader, which is made again in the other process"):
             way(one)
     list(batches)
     assert len(way(loader)) == 8, "between epochs"
-    with pytest.raises(lf.UsageError, match="record=.*the file is one run's"):
-        way(lf.Loader(numbers, 8, record=tmp_path / "run.csv"))
+    with pytest.raises(lf.UsageError, match="journal=.*the file is one run's"):
+        way(lf.Loader(numbers, 8, journal=tmp_path / "run.csv"))
     scores = lf.Scores(64, 8, seed=0, sampler="importance")
     assert list(way(scores)) == list(scores)
     with pytest.raises(lf.UsageError, match="8 batches were drawn and have not come back"):

@@ -90,10 +90,10 @@ def test_cross_entropy_and_scores_on_the_device_equal_the_cpus():
 @pytest.mark.parametrize("dtype", correct.DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(1, 1), (7, 10), (600, 33), (3, 50257), (5000, 3), (20000, 2)], ids=str)
 def test_loss_and_gradient_equal_torchs_and_nothing_falls_back(dtype, shape):
-    from lossfeed import _cuda
+    from lossfeed._torch import cuda
 
     device = torch.device("cuda", torch.cuda.current_device())
-    assert _cuda.kernels(device) is not None
+    assert cuda.kernels(device) is not None
     check, (z, y) = checking.Check(), correct.batch(*shape, dtype, device)
     for keywords in [*correct.VARIANTS, {"weight": True, "reduction": "sum", "overwrite_logits": True}]:
         correct.gradient_case(check, f"{shape} {keywords}", z, y, keywords)

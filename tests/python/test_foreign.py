@@ -76,7 +76,7 @@ def test_a_stream_that_gives_ids_is_scored_by_them():
 
 def test_what_cannot_be_is_refused_with_the_remedy():
     scores = lf.Scores(N, 8)
-    with pytest.raises(lf.UsageError, match="delivered a batch that was not drawn here"):
+    with pytest.raises(lf.UsageError, match="make it with these scores as batch_sampler=, and do not iterate it elsewhere meanwhile"):
         next(scores.beside([torch.zeros(8)]))
     for ids, losses, says in [
         (torch.zeros(3), torch.zeros(3), "ids are float32"),

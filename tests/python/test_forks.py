@@ -86,7 +86,7 @@ CHILDREN = {
     "a store": "assert delivered(lf.open(shards, latency=0.001)) == [80, 80]",
     "a Python dataset": "assert delivered(dataset) == delivered(asked) == [64, 64]",
     "processes": "assert delivered(lf.open(dataset, processes=2)) == [64, 64]",
-    "a journal": "assert delivered(opened, record=f'{folder}/{os.getpid()}', score_file=f'{folder}/{os.getpid()}.s') == [80, 80]",
+    "a journal": "assert delivered(opened, journal=f'{folder}/{os.getpid()}', score_file=f'{folder}/{os.getpid()}.s') == [80, 80]",
     "one sample": "assert [int(opened[k][1]) for k in range(80)] == [int(lf.open(shards)[k][1]) for k in range(80)]",
 }
 

@@ -249,7 +249,7 @@ def test_damaged_images_and_bombs_are_bad_samples_by_name(tmp_path):
         if "bomb" in name:
             assert "at most 67108864" in reason, reason
         elif "text" in name:
-            assert "no image of a format that is read" in reason, reason
+            assert "bytes are not an image in a supported format" in reason, reason
         else:
             named = {"webp": "WebP", "gif": "GIF", "bmp": "BMP", "tif": "TIFF", "ppm": "PNM"}[kind]
             assert f"the {named} of {len(bad[name])} bytes is" in reason and "truncated" in reason, reason
@@ -272,14 +272,14 @@ def test_a_dangling_link_or_a_name_that_is_not_utf8_does_not_fail_a_folder(tmp_p
     (record,) = [r for r in caplog.records if "left out" in r.getMessage()]
     said = record.getMessage()
     assert "4 entries" in said and "3 links that lead nowhere, 1 names that are not UTF-8" in said
-    assert "the first: cc is a link that leads nowhere: mend or remove it" in said
+    assert "the first: cc is a broken link: repair or remove it" in said
 
 
 def test_a_shard_that_is_a_dangling_link_is_never_left_out(tmp_path):
     tar_of(tmp_path / "s-0.tar", [("c/0.png", encoded("png", 0))])
     (tmp_path / "s-1.tar").symlink_to(tmp_path / "gone.tar")
     for place in (tmp_path, f"{tmp_path}/s-*.tar"):
-        with pytest.raises(lf.SourceError, match=r"s-1\.tar in .* is a link that leads nowhere: mend or remove it"):
+        with pytest.raises(lf.SourceError, match=r"s-1\.tar in .* is a broken link: repair or remove it"):
             lf.open(place)
     (tmp_path / "other.txt").symlink_to(tmp_path / "gone.txt")
     assert len(lf.open(f"{tmp_path}/s-0*.tar")) == 1

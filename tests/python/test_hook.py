@@ -226,7 +226,7 @@ def test_inside_of_torch_func_the_hook_names_what_works_there(numbers):
 
 def test_two_threads_take_up_no_mail_that_has_not_arrived():
     """Mail whose event has passed is looked at and taken in one go: another thread may come in between."""
-    from lossfeed._mail import Mail
+    from lossfeed._torch.mail import Mail
 
     class Event:
         def __init__(self, passed):

@@ -70,7 +70,7 @@ def process(body, *arguments):
     """`body` in a process of its own."""
     head = """
     import os, signal, sys, threading, time, warnings, numpy as np, lossfeed as lf
-    from lossfeed import _closing
+    from lossfeed._loader import closing as _closing
     _closing.EXIT_S = 0.3
     main = threading.main_thread()
     """
@@ -187,7 +187,7 @@ def test_a_read_that_hangs_holds_up_no_exit_and_keeps_the_exit_code(how, held):
         """
     )
     out, err = ended(running, 7)
-    assert "ThreadWarning: reads that do not end: " in err and "Stuck is in item " in err, err
+    assert "ThreadWarning: reads that hang: " in err and "Stuck is in item " in err, err
     assert "in __getitem__" in err or how == "a lock", err
     if held == "closed":
         # One thread reads; the other waited for its turn and has gone.

@@ -174,5 +174,5 @@ def test_what_has_no_colours_is_refused():
     data = np.zeros((4, 8, 8, 4), np.uint8), np.arange(4)
     with pytest.raises(lf.SettingsError, match="images of 4 channels have no colours to change, only those of 1 or 3"):
         lf.Loader(data, 2, transform=lf.ImageTransform(brightness=0.4))
-    with pytest.raises(lf.SettingsError, match="transform makes uint8 images"):
+    with pytest.raises(lf.SettingsError, match="transform= needs uint8 images of shape"):
         lf.Loader((np.zeros((4, 8), np.float32), np.arange(4)), 2, transform=lf.ImageTransform(brightness=0.4))

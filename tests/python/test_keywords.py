@@ -10,12 +10,12 @@ import torch
 from conftest import epoch_ids
 
 import lossfeed as lf
-from lossfeed import _keywords
+from lossfeed._loader import keywords
 
 
 def test_the_table_names_every_keyword_of_torchs_loader_and_the_signature_keeps_its_order():
     torchs = list(inspect.signature(torch.utils.data.DataLoader.__init__).parameters)[1:]
-    named = set(_keywords.HONOURED) | {name.split("=")[0] for name in _keywords.REFUSED}
+    named = set(keywords.HONOURED) | {name.split("=")[0] for name in keywords.REFUSED}
     assert named == set(torchs)
     ours = list(inspect.signature(lf.Loader.__init__).parameters)[1:]
     assert [n if n != "data" else "dataset" for n in ours[: torchs.index("generator") + 1]] == torchs[: torchs.index("generator") + 1]
@@ -56,7 +56,7 @@ def test_shuffle_is_honoured(numbers):
 def test_dataset_is_torchs_name_for_data(numbers):
     assert len(lf.Loader(dataset=numbers, batch_size=8)) == 8
     for keywords in ({}, {"data": numbers, "dataset": numbers}):
-        with pytest.raises(lf.SettingsError, match="give the dataset once"):
+        with pytest.raises(lf.SettingsError, match="the dataset is given twice"):
             lf.Loader(**keywords)
 
 
@@ -255,7 +255,7 @@ def test_images_and_noise_draw_by_the_seed_that_was_settled(numbers):
 
 def test_a_recorded_run_settles_its_seed_at_once(numbers, tmp_path):
     torch.manual_seed(7)
-    loader = lf.Loader(numbers, 8, shuffle=True, record=tmp_path / "run.csv", cache="50%")
+    loader = lf.Loader(numbers, 8, shuffle=True, journal=tmp_path / "run.csv", cache="50%")
     assert loader._engine.seed() is not None
     seed = loader._engine.seed()
     epoch_ids(loader)
@@ -272,14 +272,14 @@ def test_pin_memory_timeout_persistent_workers_and_in_order(numbers):
 
 
 def test_pin_memory_device_may_say_what_device_says(numbers):
-    with pytest.warns(UserWarning, match="pin_memory_device='cpu' is deprecated: device='cpu' says it") as told:
+    with pytest.warns(UserWarning, match="pin_memory_device='cpu' is deprecated: use device='cpu'") as told:
         assert lf.Loader(numbers, 8, pin_memory_device="cpu").pin_memory_device == "cpu"
     assert told[0].filename == __file__
     with pytest.raises(lf.SettingsError, match="pin_memory_device='cuda:1' is refused.*use device="):
         lf.Loader(numbers, 8, pin_memory_device="cuda:1")
     for said, device, same in (("cuda", "cuda:1", True), ("cuda:1", "cuda:1", True), ("cuda:1", "cuda:0", False), ("cuda:0", "cpu", False)):
         with pytest.warns(UserWarning) if same else pytest.raises(lf.SettingsError):
-            _keywords.pin_memory_device(said, device)
+            keywords.pin_memory_device(said, device)
 
 
 def test_in_order_false_allows_any_order_and_gets_this_one(numbers):
@@ -339,7 +339,7 @@ def test_cache_sizes_are_read(numbers, cache, expected):
         ({"cache": [1]}, "cache="),
         ({"cache_form": "zip"}, "encoded or decoded"),
         ({"copy_path": "zip"}, "gathered, batched or mapped"),
-        ({"copy_path": "mapped"}, "set device to cuda"),
+        ({"copy_path": "mapped"}, "set device="),
         ({"policy": "best"}, "best.*lru"),
         ({"policy": "nopfs"}, "nopfs.*replay"),
         ({"policy": "belady", "sampler": "importance"}, "belady goes by the order of the next epoch.*use policy importance"),
@@ -370,7 +370,7 @@ def test_cache_sizes_are_read(numbers, cache, expected):
         ({"timeout": -1}, "timeout=-1"),
         ({"timeout": math.nan}, "timeout=nan"),
         ({"timeout": "5"}, "timeout='5'"),
-        ({"smoothing": 1.0}, "smoothing 1"),
+        ({"smoothing": 1.0}, "smoothing=1.0"),
         ({"smoothing": math.nan}, "smoothing=nan"),
         ({"smoothing": -0.1}, "smoothing=-0.1"),
         ({"score": "vibes"}, "gradient_norm"),
@@ -432,7 +432,7 @@ def test_scores_for_another_loaders_batch_and_for_no_batch_are_refused(batch_of,
     with pytest.raises(lf.UsageError, match="another loader"):
         other.score(torch.randn(8, 4), batch)
     for wrong in (None, (batch.data, batch.target), 3):
-        with pytest.raises(lf.UsageError, match="no batch of this loader"):
+        with pytest.raises(lf.UsageError, match="batch that the loop delivered"):
             loader.score(torch.randn(8, 4), wrong)
 
 

@@ -234,7 +234,7 @@ def test_a_pickled_batch_is_a_copy_that_nobody_can_score(batch):
     with pytest.raises(lf.UsageError, match="was pickled"):
         batch[1].copy_(copy)
     assert batch[1].ids.tolist() == ids and torch.equal(batch[1].data, data), "nothing was taken over"
-    with pytest.raises(lf.UsageError, match="takes over no other"):
+    with pytest.raises(lf.UsageError, match="copy_ does not work on a pickled batch"):
         copy.copy_(batch[1])
     assert len(pickle.dumps(batch[1])) < 4000, "its rows, not the memory they lie in"
 

@@ -86,7 +86,7 @@ def test_what_has_no_limit_says_so(shard, numbers):
     far = lf.open(shard, latency=0.001)
     with pytest.raises(lf.SettingsError, match="no single store"):
         (far + far).limit("1MB")
-    with pytest.raises(lf.SettingsError, match="let nothing through"):
+    with pytest.raises(lf.SettingsError, match="remove it for no limit"):
         far.limit(0)
     far.subset(range(10)).limit("1MB")
 

@@ -13,7 +13,6 @@ from xml.sax.saxutils import escape
 import pytest
 
 import lossfeed as lf
-from ais_double import Ais
 from test_store_faults import png, right, tar
 from web_double import Web
 
@@ -106,14 +105,10 @@ def odd_store(kind):
     return Web({f"box/{key}": OBJECTS.get(key, b"") for key in every})
 
 
-@pytest.mark.parametrize("kind", ["s3", "az", "ais"])
+@pytest.mark.parametrize("kind", ["s3", "az"])
 def test_names_that_no_path_takes_are_left_out_by_name_and_the_rest_comes(kind, caplog):
     with caplog.at_level(logging.WARNING, "lossfeed"):
-        if kind == "ais":
-            with Ais({**OBJECTS, **dict.fromkeys(ODD, png(9))}) as ais:
-                data = lf.open("ais://images/data", store_options={"endpoint": ais.url, "get_batch": "never"}, **QUICKLY)
-                right(data)
-        elif kind == "az":
+        if kind == "az":
             with odd_store(kind) as web:
                 options = {"account_name": "me", "endpoint": web.url, "skip_signature": "true"}
                 data = lf.open("az://box/data", store_options=options, **QUICKLY)
@@ -125,18 +120,6 @@ def test_names_that_no_path_takes_are_left_out_by_name_and_the_rest_comes(kind, 
     assert sorted(data.name(i) for i in range(len(data))) == sorted(key.removeprefix("data/") for key in KEYS)
     (told,) = [r.getMessage() for r in caplog.records if "left out" in r.getMessage()]
     assert "5 in all" in told and all(json.dumps(name) in told for name in ODD), told
-
-
-@pytest.mark.parametrize("tokens", [["same", "same"], ["1", "2", "1"]])
-def test_a_listing_of_aistore_that_goes_round_is_refused(tokens):
-    left = iter(tokens * 8)
-
-    def answer(*_):
-        return 200, json.dumps({"uuid": "u", "entries": [], "continuation_token": next(left)}).encode()
-
-    with Web(answers={"/v1/buckets/images": answer}) as web:
-        with pytest.raises(lf.SourceError, match="data/ cannot be trusted, as .* would never end"):
-            lf.open("ais://images/data/*.tar", store_options={"endpoint": web.url}, **QUICKLY)
 
 
 @pytest.mark.parametrize("link", ["http://127.0.0.2/api/datasets/me/pets/tree/main?cursor=2", "http://[", "?cursor=1"])

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import lossfeed as lf
-from lossfeed import _keywords
+from lossfeed._loader import keywords
 
 HERE = Path(__file__).parent
 FOLDER = HERE.parent / "integrations"
@@ -54,8 +54,8 @@ def test_every_keyword_of_torchs_loader_is_there_in_its_order(rows):
     torchs = list(inspect.signature(DataLoader.__init__).parameters)[1:]
     assert list(dict.fromkeys(names(rows["keyword"]))) == torchs
     outcomes = {row["name"]: row["is"] for row in rows["keyword"]}
-    assert all(outcomes[name] == "refused" for name in _keywords.REFUSED)
-    assert all(outcomes[name] != "refused" for name in _keywords.HONOURED)
+    assert all(outcomes[name] == "refused" for name in keywords.REFUSED)
+    assert all(outcomes[name] != "refused" for name in keywords.HONOURED)
 
 
 def test_every_attribute_of_torchs_loader_is_there(rows):

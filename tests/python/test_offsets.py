@@ -68,7 +68,7 @@ def test_loss_and_gradient_are_as_good_as_torchs_at_any_offset(dtype, classes):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("native", [True, False])
 def test_scores_do_not_depend_on_the_offset(dtype, native):
-    from lossfeed._operators import device_rows
+    from lossfeed._torch.operators import device_rows
 
     measured = (lambda z, y: lf.sample_scores(z, y)) if native else (lambda z, y: device_rows(z, y, -100))
     for offset, classes in itertools.product(OFFSETS, (2, 10, 1000)):

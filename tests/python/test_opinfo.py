@@ -45,8 +45,8 @@ def test_gradcheck_passes_on_every_double_sample():
 
 
 def test_opcheck_passes_for_every_operator():
-    import lossfeed._graph  # noqa: F401
-    import lossfeed._rows as rows
+    import lossfeed._torch.graph  # noqa: F401
+    import lossfeed._torch.rows as rows
 
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         logits = torch.randn(6, 7).to(dtype).requires_grad_()
@@ -60,7 +60,7 @@ def test_opcheck_passes_for_every_operator():
 
 
 def test_the_native_gradient_is_the_composite_one():
-    import lossfeed._rows as rows
+    import lossfeed._torch.rows as rows
 
     for dtype in TOLERANCE:
         logits = (torch.randn(40, 33) * 4).to(dtype)

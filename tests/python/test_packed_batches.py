@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 
 import lossfeed as lf
-from lossfeed._columns import Columns, per_document
-from lossfeed._packed import Packed, runs
+from lossfeed._loss.columns import Columns, per_document
+from lossfeed._batch import documents
+from lossfeed._batch.packed import Packed, runs
 
 N, V, LENGTH = 24, 7, 12
 LENGTHS = [0, 1, 5, 5, 12, 3, 40, 2, 0, 12, 11, 1, 7, 7, 7, 13, 25, 4, 1, 1, 9, 6, 24, 3]
@@ -140,17 +141,17 @@ def run(pad, step):
 @pytest.fixture
 def credited(monkeypatch):
     """What every call sends home, by the ids of its batch."""
-    from lossfeed import _ways
+    from lossfeed._torch import routes
 
     found = []
 
     def send(self, columns, sequence="mean"):
         samples = self._batch.ids.shape[0]
         if len(columns.loss) != samples:
-            columns = _ways.per_sample(torch, columns, samples, sequence)
+            columns = routes.per_sample(torch, columns, samples, sequence)
         found.append({int(i): tuple(c[row].item() for c in columns[:3] if c is not None) for row, i in enumerate(self._batch.ids)})
 
-    monkeypatch.setattr(_ways.OnHost, "send", send)
+    monkeypatch.setattr(routes.OnHost, "send", send)
     return found
 
 
@@ -213,7 +214,7 @@ def test_losses_of_ones_own_are_means_over_each_samples_tokens(pad, credited):
 @pytest.mark.parametrize("sequence", ["mean", "max", "sum"])
 def test_arrays_are_scored_alike(sequence, credited, monkeypatch):
     arrays = []
-    monkeypatch.setattr("lossfeed._arrays._send", lambda account, batch, columns: arrays.append(columns[:3]))
+    monkeypatch.setattr("lossfeed._loss.arrays._send", lambda account, batch, columns: arrays.append(columns[:3]))
     for batch in (made := loader(Packed(LENGTH, long="split"), score="loss")):
         logits = model(batch["input_ids"])[1].detach().transpose(1, 2)
         made.score(logits, batch, sequence=sequence)
@@ -250,7 +251,7 @@ def test_next_tokens_stay_within_their_document():
             for at, value in enumerate(found.reshape(-1).tolist()):
                 inside = at + 1 < len(flat) and numbers[at] == numbers[at + 1] and owners[at] >= 0
                 assert value == (int(flat[at + 1]) if inside else -100)
-            assert torch.equal(torch.as_tensor(lf._documents.Documents.next_tokens(made, batch["input_ids"].numpy())), found)
+            assert torch.equal(torch.as_tensor(documents.Documents.next_tokens(made, batch["input_ids"].numpy())), found)
 
 
 def test_a_model_of_transformers_gets_its_names_and_masked_first_targets():
@@ -275,7 +276,7 @@ def test_batches_that_are_kept_moved_pickled_and_resumed_stay_whole():
     batches = list(made)
     again = pickle.loads(pickle.dumps(batches[1]))
     assert torch.equal(again.documents.samples, batches[1].documents.samples) and again.documents.max_seqlen == LENGTH
-    with pytest.raises(lf.SettingsError, match="packed batches differ"):
+    with pytest.raises(lf.SettingsError, match="packed batches have different layouts, and a CUDA graph needs equal ones"):
         batches[0].copy_(batches[1])
     made.set_epoch(0)
     next(iter(made))
@@ -298,8 +299,8 @@ def test_what_cannot_be_packed_is_refused_with_the_remedy():
         (lambda: loader(Packed(4, fill={"x": 1})), r"\['x'\] are none of those packed"),
         (lambda: loader(Packed(4, fill=0.5)), "would become 0"),
         (lambda: loader({"input_ids": "packed", "labels": Packed(4)}), "packed by one rule"),
-        (lambda: loader({"input_ids": Packed(separator=-100)}), "no target that is packed"),
-        (lambda: loader("packed", collate_fn=list), "a collate_fn puts its own together"),
+        (lambda: loader({"input_ids": Packed(separator=-100)}), "these samples have no packed target"),
+        (lambda: loader("packed", collate_fn=list), "pad= does not work with collate_fn="),
         (lambda: list(loader(Packed(LENGTH))), r"tokens, and lf.Packed\(length=12\) makes rows of 12: .*long='split'"),
     ]:
         with pytest.raises(lf.Error, match=says):
@@ -314,7 +315,7 @@ def test_what_cannot_be_packed_is_refused_with_the_remedy():
     made = loader("packed")
     with pytest.raises(lf.SettingsError, match="for a packed batch of 1 rows of"):
         made.cross_entropy(torch.zeros(1, V, 3), one)
-    with pytest.raises(lf.SettingsError, match="class probabilities are no targets of a packed batch"):
+    with pytest.raises(lf.SettingsError, match="class probabilities cannot be targets of a packed batch"):
         shape = one.documents.samples.shape
         made.cross_entropy(torch.zeros(1, V, shape[1]), one, target=torch.zeros(shape))
 

@@ -310,7 +310,7 @@ def test_folders_and_options_that_make_no_sense_are_refused(tmp_path):
         lf.open(one, disk=tmp_path / "disk", disk_bytes="64MiB")
     with pytest.raises(lf.SettingsError, match="leave checksums out"):
         lf.open(one, checksums=True)
-    with pytest.raises(lf.SettingsError, match="differ in size"):
+    with pytest.raises(lf.SettingsError, match="sizes of this dataset"):
         lf.Loader(lf.open(one), 4, cache="10%")
     # Decoded pictures are of one size, known before any is read.
     data = lf.open(one)

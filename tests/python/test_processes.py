@@ -168,13 +168,13 @@ def test_random_draws_are_found_through_them_too():
         def __getitem__(self, i):
             return np.float32(random.random()), i
 
-    with pytest.raises(lf.SettingsError, match="another one each time it is read"):
+    with pytest.raises(lf.SettingsError, match="changes each time it is read, and the cache would freeze its first version"):
         lf.Loader(lf.open(Draws(None), processes=1), 4, cache="100%")
 
 
 SCRIPT = """
 import os, signal, sys, time, numpy as np, lossfeed as lf
-from lossfeed import _closing
+from lossfeed._loader import closing as _closing
 _closing.EXIT_S = 0.3
 here = os.getpid()
 class Stuck:

@@ -179,7 +179,7 @@ def test_without_credentials_what_is_public_is_read_and_the_log_says_so(s3, home
         right(lf.open("s3://bucket/data", store_options=options, **QUICKLY))
     assert sum("no credentials were found for s3://bucket" in r.getMessage() for r in caplog.records) == 1
     let("private")
-    fails([], "not be read by everybody, and no credentials were found", store_options=options)
+    fails([], "store_options, environment, profile, this machine", store_options=options)
 
 
 def test_a_machines_role_is_asked_once_and_no_machine_costs_no_wait(s3, home, monkeypatch):

@@ -100,9 +100,9 @@ def npy(array):
 
 
 BAD = [
-    ("x.npy", lambda: b"", lf.SourceError, "is no .npy of numbers"),
-    ("x.npy", lambda: npy(np.ones(3))[:20], lf.SourceError, "is no .npy of numbers"),
-    ("x.npy", lambda: b"\x93NUMPY\x09\x00" + bytes(100), lf.SourceError, "is no .npy of numbers"),
+    ("x.npy", lambda: b"", lf.SourceError, "is not a numeric .npy file"),
+    ("x.npy", lambda: npy(np.ones(3))[:20], lf.SourceError, "is not a numeric .npy file"),
+    ("x.npy", lambda: b"\x93NUMPY\x09\x00" + bytes(100), lf.SourceError, "is not a numeric .npy file"),
     ("x.npy", lambda: npy(np.ones((4, 3)))[:-1], lf.SourceError, "cut short"),
     ("x.npy", lambda: npy(np.array(3.0)), lf.SettingsError, "without dimensions"),
     ("x.npy", lambda: npy(np.ones((0, 3))), lf.SettingsError, "0 rows"),
@@ -115,9 +115,9 @@ BAD = [
     ("x.npz", lambda: b"PK\x05\x06" + bytes(18), lf.SourceError, "holds no arrays"),
     ("x.safetensors", lambda: b"short", lf.SourceError, "its head would have"),
     ("x.safetensors", lambda: struct.pack("<Q", 1 << 60) + b"{}", lf.SourceError, "its head would have"),
-    ("x.safetensors", lambda: struct.pack("<Q", 3) + b"[1]", lf.SourceError, "is no safetensors"),
+    ("x.safetensors", lambda: struct.pack("<Q", 3) + b"[1]", lf.SourceError, "is not a safetensors file"),
     ("x.safetensors", lambda: struct.pack("<Q", 2) + b"{}", lf.SourceError, "holds no arrays"),
-    ("x.safetensors", lambda: struct.pack("<Q", 7) + b'{"a":1}', lf.SourceError, "is no safetensors"),
+    ("x.safetensors", lambda: struct.pack("<Q", 7) + b'{"a":1}', lf.SourceError, "is not a safetensors file"),
 ]
 
 

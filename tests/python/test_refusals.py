@@ -14,8 +14,8 @@ import lossfeed as lf
     [
         (lambda: torch.eye(8).to_sparse(), "torch.sparse_coo tensor: make it dense, with to_dense"),
         (lambda: torch.eye(8).to_sparse_csr(), "torch.sparse_csr tensor"),
-        (lambda: torch.quantize_per_tensor(torch.eye(8), 0.1, 0, torch.quint8), "quantised tensor: give its numbers"),
-        (lambda: np.ma.masked_array(np.eye(8), mask=np.eye(8) > 0), "masked array, whose mask a batch cannot carry"),
+        (lambda: torch.quantize_per_tensor(torch.eye(8), 0.1, 0, torch.quint8), "convert it with dequantize"),
+        (lambda: np.ma.masked_array(np.eye(8), mask=np.eye(8) > 0), "is a masked array, and batches have no masks"),
     ],
     ids=["coo", "csr", "quantised", "masked"],
 )
@@ -78,7 +78,7 @@ def test_too_many_ranks_are_told_how_many_there_may_be(numbers):
 def test_losses_below_0_are_no_scores_and_are_told_once(numbers, framework):
     loader = lf.Loader(numbers, 8, sampler="importance", score="loss", framework=framework, num_workers=0, seed=0)
     losses = np.linspace(-1, 6, 8).astype(np.float32)
-    with pytest.warns(lf.TrainingWarning, match=r"8 scores were below 0, which is no importance.*score='rank'") as told:
+    with pytest.warns(lf.TrainingWarning, match=r"8 scores were below 0, which is no importance.*score='batch_rank'") as told:
         for _ in range(2):
             for batch in loader:
                 loader.score_losses(torch.from_numpy(losses) if framework == "torch" else losses, batch)
@@ -88,7 +88,7 @@ def test_losses_below_0_are_no_scores_and_are_told_once(numbers, framework):
     assert stats["scores_negative_total"] == stats["scores_unranked_total"] == 16
     beliefs = np.asarray(loader.importance())
     assert (beliefs[~np.isnan(beliefs)] >= 0).all() and np.isnan(beliefs).any()
-    ranked = lf.Loader(numbers, 8, sampler="importance", score="rank", num_workers=0)
+    ranked = lf.Loader(numbers, 8, sampler="importance", score="batch_rank", num_workers=0)
     for batch in ranked:
         ranked.score_losses(torch.from_numpy(losses), batch)
     assert ranked.stats()["scores_negative_total"] == 0, "ranks look at the order alone"

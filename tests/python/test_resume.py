@@ -80,7 +80,7 @@ def test_a_state_of_another_run_is_refused_with_the_difference(numbers):
         lf.Loader(numbers, 8, shuffle=True).load_state_dict(state)
     with pytest.raises(lf.SettingsError, match="dataset "):
         lf.Loader((numbers[0] + 1, numbers[1]), 8).load_state_dict(state)
-    with pytest.raises(lf.SettingsError, match="no loader state"):
+    with pytest.raises(lf.SettingsError, match="pass the result of state_dict"):
         lf.Loader(numbers, 8).load_state_dict({"epoch": 1})
     with pytest.raises(lf.Error):
         lf.Loader(numbers, 8).load_state_dict({"version": 1, "engine": b"noise"})

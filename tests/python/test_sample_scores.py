@@ -58,7 +58,7 @@ def test_arrays_of_any_layout_and_byte_order_work(order):
 
 def test_rank_counts_are_a_naive_count_bit_for_bit():
     from lossfeed import _native
-    from lossfeed._operators import rank_counts
+    from lossfeed._torch.operators import rank_counts
 
     rng = np.random.default_rng(1)
     special = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, np.nextafter(np.float32(1), np.float32(2)), 1e-45, 3.4e38]
@@ -94,15 +94,15 @@ def test_shades_two_text_examples_have_their_second_samples_on_top_with_equal_sc
 
 
 def test_the_torch_twin_for_devices_agrees_with_the_kernels():
-    from lossfeed._operators import device_rows
-    from lossfeed import _rows
+    from lossfeed._torch.operators import device_rows
+    from lossfeed._torch import rows
 
     logits = torch.randn(50, 9)
     logits[3], logits[4, 2], logits[5] = float("nan"), float("-inf"), float("-inf")
     target = torch.randint(9, (50,))
     target[::7] = -100
     target[4] = 2
-    native, twin = _rows.forward(logits, target, None, -100, 0.0).scores(), device_rows(logits, target, -100)
+    native, twin = rows.forward(logits, target, None, -100, 0.0).scores(), device_rows(logits, target, -100)
     keep = target != -100
     torch.testing.assert_close(native.loss[keep], twin.loss[keep], equal_nan=True, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(native.grad_norm, twin.grad_norm, equal_nan=True, rtol=1e-5, atol=1e-6)

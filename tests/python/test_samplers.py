@@ -254,7 +254,7 @@ def test_scores_and_substituting_policies_go_by_the_ids(dataset):
 
 
 def test_a_recorded_run_in_an_order_of_its_own(dataset, tmp_path):
-    loader = lf.Loader(dataset, sampler=None, batch_sampler=[[1, 2, 3], [4], [1, 2]], cache="50%", record=tmp_path / "run.csv")
+    loader = lf.Loader(dataset, sampler=None, batch_sampler=[[1, 2, 3], [4], [1, 2]], cache="50%", journal=tmp_path / "run.csv")
     for _ in range(2):
         assert ours(loader) == [[1, 2, 3], [4], [1, 2]]
     loader.close()
@@ -312,7 +312,7 @@ def test_a_length_is_as_much_as_is_taken_and_an_endless_sampler_without_one_is_n
         ({"batch_sampler": [[0]], "shuffle": True}, "shuffle= and batch_sampler= exclude"),
         ({"batch_sampler": [[0]], "drop_last": True}, "drop_last= and batch_sampler= exclude"),
         ({"batch_sampler": "auto"}, "batch_sampler='auto' is refused"),
-        ({"sampler": [0], "ranks": "exchange"}, "a sampler of your own brings each rank its own"),
+        ({"sampler": [0], "ranks": "exchange"}, "needs one order for all ranks, but sampler= gives each rank its own"),
     ],
     ids=lambda value: value if isinstance(value, str) else ",".join(value),
 )

@@ -121,7 +121,7 @@ def echo(tmp_path, monkeypatch):
     import os
 
     for name in list(os.environ):
-        if name.startswith(("AWS_", "GOOGLE_", "AZURE_", "HF_", "AIS_")) or name.lower().endswith("_proxy"):
+        if name.startswith(("AWS_", "GOOGLE_", "AZURE_", "HF_")) or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
     for name in ("AWS_EC2_METADATA_DISABLED", "NO_GCE_CHECK"):
         monkeypatch.setenv(name, "true")
@@ -151,8 +151,6 @@ def stores(echo, marks):
         "google": ("gs://bucket/train.tar", {"base_url": echo.url, "bearer_token": one()}, {}),
         "web": (f"http://{one()}:{one()}@{echo.host}/train.tar", {}, {}),
         "web, signed": (f"{echo.url}/train.tar?X-Amz-Credential={one()}%2F2025&X-Amz-Signature={one()}", {}, {}),
-        "ais": ("ais://bucket/train.tar", {"endpoint": echo.url, "token": one()}, {}),
-        "ais of the environment": ("ais://bucket/train.tar", {}, {"AIS_ENDPOINT": echo.url, "AIS_AUTHN_TOKEN": one()}),
         "hub": ("hf://datasets/o/n/train.tar", {}, {"HF_ENDPOINT": echo.url, "HF_TOKEN": one()}),
     }  # fmt: skip
 
@@ -193,7 +191,7 @@ def test_no_secret_is_written_raised_logged_or_shown(name, echo, marks, tmp_path
                or base64.b64decode(echo.seen.partition("Basic ")[2].split(" ")[0] or "").decode("latin-1").count(mark)
                for mark in marks.made)  # fmt: skip
     (tmp_path / "run").mkdir()
-    with lf.Loader(data, 4, seed=1, shuffle=True, record=tmp_path / "run/journal", score_file=tmp_path / "run/scores") as loader:
+    with lf.Loader(data, 4, seed=1, shuffle=True, journal=tmp_path / "run/journal", score_file=tmp_path / "run/scores") as loader:
         for batch in loader:
             loader.update(batch, batch.data.float().mean((1, 2, 3))) if hasattr(loader, "update") else None
         told += [json.dumps(loader.state_dict(), default=str), pickle.dumps(loader.state_dict()), repr(loader), loader.stats()]
@@ -235,7 +233,7 @@ def test_no_secret_is_written_raised_logged_or_shown(name, echo, marks, tmp_path
     assert all((tmp_path / folder).stat().st_mode & 0o077 == 0 for folder in ("index", "disk"))
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("azure", "google", "s3", "ais", "web"))])
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("azure", "google", "s3", "web"))])
 def test_an_index_is_used_with_other_credentials(name, echo, marks, tmp_path, monkeypatch):
     asked = []
     for _ in range(2):
@@ -269,11 +267,10 @@ OPTIONS = {
     "google": ("gs://bucket/train.tar", """service_account service_account_key bucket base_url application_credentials
         bearer_token skip_signature""" + " " + CLIENTS),
     "web": ("{url}/train.tar", "whole_bytes " + CLIENTS),
-    "ais": ("ais://bucket/train.tar", "endpoint token provider get_batch"),
 }  # fmt: skip
 #: What is shown where it is wrong, and what tells stores apart: the name of a place, and no secret.
 SHOWN = {"endpoint", "aws_endpoint_url_s3", "base_url", "region", "default_region", "bucket", "account_name", "container_name",
-         "profile", "provider", "get_batch", "whole_bytes"}  # fmt: skip
+         "profile", "whole_bytes"}  # fmt: skip
 IN_INDEXES = {"endpoint", "aws_endpoint_url_s3", "base_url", "bucket", "account_name", "container_name"}
 
 
@@ -282,7 +279,7 @@ def test_no_option_is_shown_or_written_that_does_not_say_where_a_store_is(kind, 
     place, names = OPTIONS[kind]
     base = {"s3": {"endpoint": echo.url, "region": "us-east-1", "access_key_id": "a", "secret_access_key": "b"},
             "azure": {"endpoint": echo.url, "account_name": "account", "bearer_token": "c"},
-            "google": {"base_url": echo.url, "bearer_token": "d"}, "web": {}, "ais": {"endpoint": echo.url}}[kind]  # fmt: skip
+            "google": {"base_url": echo.url, "bearer_token": "d"}, "web": {}}[kind]  # fmt: skip
     caplog.set_level(logging.DEBUG)
     for name in names.split():
         url = any(part in name for part in ("url", "uri", "endpoint", "host"))
@@ -317,7 +314,6 @@ def test_words_about_wrong_calls_show_no_secret(echo, marks, numbers, tmp_path):
         lambda: lf.open("s3://b/x.tar", store_options={"access_key_id": [one()]}),
         lambda: lf.open(str(tmp_path), store_options=pair),
         lambda: lf.open("s3://b/x.tar", store_options={"no such": one()}),
-        lambda: lf.open("ais://b/x.tar", store_options={"endpoint": "http://h", "no such": one()}),
         *[lambda place=place: lf.open(place, **QUICKLY) for place in (
             web(end="x.csv"), web(end=f"x.csv?sig={one()}"), web("HTTPS"), web(" https"), web("ftp"), web("s3"), web("gs", "x.csv"), web("file"),
             f"HTTPS://{one()}@127.0.0.1:1/x.tar", f"https://u:{one()}/@127.0.0.1:1/x.tar",
@@ -325,8 +321,8 @@ def test_words_about_wrong_calls_show_no_secret(echo, marks, numbers, tmp_path):
             f"s3://b/x.tar?X-Amz-Signature={one()}", f"az://c/x.tar?sig={one()}", f"https://u:{one()}@127.0.0.1:1/x.tar#{one()}",
             f"https://u:{one()}@host/\udcff.tar",
         )],
-        lambda: lf.open([web()], record="u1"),
-        lambda: lf.open(web(), record="u1"),
+        lambda: lf.open([web()], dtype="u1"),
+        lambda: lf.open(web(), dtype="u1"),
     ]  # fmt: skip
     for number, call in enumerate(calls):
         with pytest.raises(lf.Error) as raised:
@@ -336,7 +332,7 @@ def test_words_about_wrong_calls_show_no_secret(echo, marks, numbers, tmp_path):
 
 
 def test_a_login_in_an_endpoint_of_the_environment_is_refused_and_not_shown(echo, marks, monkeypatch):
-    for variable, url in (("HF_ENDPOINT", "hf://datasets/o/n/train.tar"), ("AIS_ENDPOINT", "ais://b/train.tar"), ("AWS_ENDPOINT_URL", "s3://b/train.tar"),
+    for variable, url in (("HF_ENDPOINT", "hf://datasets/o/n/train.tar"), ("AWS_ENDPOINT_URL", "s3://b/train.tar"),
                           ("AWS_ENDPOINT_URL_S3", "s3://b/train.tar"), ("GOOGLE_BASE_URL", "gs://b/train.tar"), ("AZURE_STORAGE_ENDPOINT", "az://b/train.tar")):  # fmt: skip
         with monkeypatch.context() as patch:
             patch.setenv(variable, echo.url.replace("://", f"://{marks.one()}:{marks.one()}@"))

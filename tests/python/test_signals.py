@@ -18,7 +18,7 @@ import torch
 from handed_out import HANDED_OUT
 
 import lossfeed as lf
-from lossfeed._pass import Pass
+from lossfeed._loader.epoch_pass import Pass
 
 SAMPLES, BATCH = 16, 4
 OURS = str(Path(lf.__file__).parent)

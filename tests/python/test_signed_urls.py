@@ -55,7 +55,7 @@ def test_a_signature_that_ends_ends_the_pass_with_its_remedy_and_skips_nothing(o
             list(loader)
         clean(told.value)
         assert loader.bad_samples() == []
-        with pytest.raises(lf.SourceError, match="signature in its URL has ended") as told:
+        with pytest.raises(lf.SourceError, match="the signature in its URL expired or does not match") as told:
             lf.open(f"{web.url}/train.tar?{ONE}", **QUICKLY)
         clean(told.value)
 

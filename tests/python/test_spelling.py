@@ -47,7 +47,7 @@ def test_a_keyword_that_is_not_taken_is_named_with_the_one_that_was_meant(call, 
 WORDS = [
     ({"policy": "lruu"}, r"policy='lruu' is unknown \(did you mean 'lru'\?\): use lru, fifo"),
     ({"policy": "LFU"}, r"policy='LFU' is unknown \(did you mean 'lfu'\?\)"),
-    ({"policy": "nopfs"}, "policy='nopfs' needs the whole future, and is one of the `lossfeed replay` command's: use lru"),
+    ({"policy": "nopfs"}, "policy='nopfs' needs the whole run's order, so only the replay command has it: use lru"),
     ({"score": "los"}, r"score='los' is unknown \(did you mean 'loss'\?\)"),
     ({"score": "xyz"}, "score='xyz' is unknown: use gradient_norm"),
     ({"on_error": "skipp"}, r"did you mean 'skip'\?"),

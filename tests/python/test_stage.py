@@ -132,7 +132,7 @@ def test_bad_arguments_are_named():
 
 
 def test_nested_batches_are_taken_apart_and_put_together_the_same():
-    from lossfeed._stage import nested
+    from lossfeed._loader.stage import nested
 
     class Encoding(dict):
         pass

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import ChainDataset, DataLoader, IterableDataset, get_worker_info
 
 import lossfeed as lf
-from lossfeed import _stage, _streams
+from lossfeed._loader import stage, streams
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* is a stream:lossfeed.TrainingWarning")
 
@@ -170,9 +170,21 @@ TAKEN |= {"multiprocessing_context", "generator", "prefetch_factor", "persistent
 
 
 def test_every_keyword_that_cannot_apply_is_refused_by_its_name():
-    for name in inspect.signature(lf.Loader).parameters.keys() - TAKEN:
-        with pytest.raises(lf.SettingsError, match=f"^{name}=.* is refused: Shared is a stream"):
-            lf.Loader(Shared(), 4, **{name: True if name == "shuffle" else "something"})
+    # Each with a value that is right elsewhere: wrong ones are refused before.
+    right = {
+        "shuffle": True, "cache": "1MiB", "cache_form": "decoded", "copy_path": "gathered", "policy": "lru", "sampler": "uniform",
+        "score": "loss", "smoothing": 0.1, "ranks": "exchange", "score_file_every": 9.0, "on_error": "skip", "max_slots": 9,
+        "read_ahead": "1MiB", "frozen_augmentation": True,
+    }  # fmt: skip
+    # Two hold keywords of the others, and one is another's former name.
+    held = {"sampling", "reading", "record"}
+    for name in inspect.signature(lf.Loader).parameters.keys() - TAKEN - held:
+        given = {name: right.get(name, "something")} | ({"score_file": "f"} if name == "score_file_every" else {})
+        said = "score_file" if name == "score_file_every" else name
+        with pytest.raises(lf.SettingsError, match=f"^{said}=.* is refused: Shared is a stream"):
+            lf.Loader(Shared(), 4, **given)
+    with pytest.raises(lf.SettingsError, match="^policy='lru' is refused: Shared is a stream"):
+        lf.Loader(Shared(), 4, cache=lf.Cache(policy="lru"), reading=lf.Reading(0))
     for wrong, said in (
         ({"num_workers": -1}, "num_workers=-1"),
         ({"batch_size": 0}, "batch_size=0"),
@@ -184,7 +196,7 @@ def test_every_keyword_that_cannot_apply_is_refused_by_its_name():
         ({"timeout": 3}, "timeout=3 with num_workers=0"),
         ({"pin_memory_device": "cuda"}, "pin_memory_device='cuda'"),
         ({"seed": 1, "generator": torch.Generator()}, "leave one out"),
-        ({"dataset": Shared()}, "give the dataset once"),
+        ({"dataset": Shared()}, "the dataset is given twice"),
     ):
         with pytest.raises(lf.SettingsError, match=said):
             lf.Loader(Shared(), **{"batch_size": 4, **wrong})
@@ -223,7 +235,7 @@ def test_a_state_is_the_streams_own():
         with pytest.warns(lf.ResumeWarning, match=f"the stream begins anew: {why}") as told:
             loader.load_state_dict(state)
         assert told[0].filename == __file__
-    with pytest.raises(lf.SettingsError, match="the state is of no stream"):
+    with pytest.raises(lf.SettingsError, match="the state is not of a stream"):
         lf.Loader(Counted(), 4).load_state_dict(lf.Loader([1, 2, 3], 1).state_dict())
     lf.Loader(Shared(), 4).set_epoch(3)
 
@@ -293,7 +305,7 @@ def test_batches_are_staged_by_a_thread_unless_this_process_reads_the_stream(mon
         with pytest.raises(lf.DeviceError, match="device='cpu'"):
             lf.Loader(Shared(), 4, device="cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    for module in (_stage, _streams):
+    for module in (stage, streams):
         monkeypatch.setattr(module, "Mover", Moved)
     loader = lf.Loader(Shared(), 4, num_workers=workers, device="cuda", persistent_workers=bool(workers))
     by = "lossfeed-stage" if workers else threading.current_thread().name

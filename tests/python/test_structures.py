@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from test_record import replay
+from test_journal import replay
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, TensorDataset
 
 import lossfeed as lf
-from lossfeed._structure import Structure
+from lossfeed._data.structure import Structure
 
 N = 20
 Point = namedtuple("Point", "x y label")
@@ -328,7 +328,7 @@ REFUSED = [
     (lambda i: {"a": np.ones(3) if i < 9 else np.ones(3, np.int8)}, {"varying": True}, "item 9: a is int8"),
     (lambda i: {"a": lambda: 1}, {}, "item 0: a is a function that cannot be pickled"),
     (lambda i: {"a": np.ones(3, np.longdouble)}, {}, "a .ndarray. has dtype float128"),
-    (lambda i: {"a": [1, [2]]}, {}, "a .list. is ragged or no number"),
+    (lambda i: {"a": [1, [2]]}, {}, "a .list. is ragged or not numeric"),
 ]
 
 
@@ -349,8 +349,8 @@ def test_settings_that_do_not_fit_are_refused_with_what_there_is():
         (ragged, {"pad": "jagged"}, "a number to fill up with, 'nested'"),
         (ragged, {"pad": "nested", "framework": "numpy"}, "NumPy has no nested"),
         (ragged, {"pad": [0]}, "pad="),
-        (ragged, {"cache": "20%"}, "differ in size"),
-        (ragged, {"read_ahead": "1MiB"}, "size is known before they are read"),
+        (ragged, {"cache": "20%"}, "sizes of this dataset"),
+        (ragged, {"read_ahead": "1MiB"}, "read_ahead= needs samples of known size, and these vary"),
         (ragged, {"cache": 10}, "smaller than one sample"),
         (ragged, {"transform": lf.ImageTransform()}, "pairs"),
         (fixed, {"pad": 0}, "no array of this dataset differs in length.*varying=True"),
@@ -360,7 +360,7 @@ def test_settings_that_do_not_fit_are_refused_with_what_there_is():
             lf.Loader(data, 4, **keywords)
     with pytest.raises(lf.SettingsError, match="target='text' is no key of this dataset's items"):
         lf.open(fixed, target="text")
-    with pytest.raises(lf.SettingsError, match="are no dicts"):
+    with pytest.raises(lf.SettingsError, match="these samples are not dicts but"):
         lf.open(Made(lambda i: (1, 2)), target="y")
     with pytest.raises(lf.SettingsError, match="no elements.*varying=True"):
         lf.open(Made(make_ragged))
@@ -391,7 +391,7 @@ def test_losses_go_by_the_target_and_say_so_where_there_is_none():
     assert loader.stats()["scores_total"] == N
     nothing = lf.Loader(Made(lambda i: {"x": i}), 5)
     batch = next(iter(nothing))
-    with pytest.raises(lf.SettingsError, match="no target that is known: pass target="):
+    with pytest.raises(lf.SettingsError, match="these samples have no known target"):
         nothing.cross_entropy(torch.randn(5, 3), batch)
     nothing.cross_entropy(torch.randn(5, 3), batch, target=batch["x"] % 3)
     assert nothing.stats()["scores_total"] == 5

@@ -8,7 +8,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import lossfeed as lf  # noqa: E402
-from lossfeed import _native, _rows  # noqa: E402, F401  (the rows ask for torch's threads)
+from lossfeed import _native  # noqa: E402, F401  (the rows ask for torch's threads)
+from lossfeed._torch import rows as _rows  # noqa: E402, F401  (the rows ask for torch's threads)
 
 
 def batch(rows=512, classes=1000):

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import lossfeed as lf
-from lossfeed._packed import Packed
+from lossfeed._batch.packed import Packed
 
 N, B = 24, 6
 #: Tolerances of a loss whose steps torch rounds to its dtype, and we once.

@@ -121,7 +121,7 @@ def test_a_batch_larger_than_the_data_is_refused_with_both_numbers(work_dir, cap
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
 def test_a_device_that_is_not_there_is_a_line_and_no_traceback():
-    for device, why in (("cuda", "sees no CUDA device"), ("cuda:1", "sees no CUDA device"), ("tpu", "use cpu, cuda or cuda:N")):
+    for device, why in (("cuda", "finds no CUDA device"), ("cuda:1", "finds no CUDA device"), ("tpu", "use cpu, cuda or cuda:N")):
         command = [sys.executable, "-m", "lossfeed", "train", "--device", device]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
         assert ended.returncode == 2 and ended.stdout == "", ended

@@ -112,7 +112,9 @@ def test_policies_are_the_engines_own():
     assert {name for name, (_, by_score) in policies.items() if by_score} == {"shade", "importance", "icache"}
     assert {Recipe.parse(f"uniform+{name}").policy for name in policies} == set(policies)
     for name, (live, _) in policies.items():
-        assert not live or f'``"{name}"``' in lf.Loader.__doc__, f"the loader's help does not name {name}"
+        assert not live or f'``"{name}"``' in lf.Cache.__doc__, f"the cache's help does not name {name}"
+    for name, _ in _native.sampler_options():
+        assert f'``"{name}"``' in lf.Sampling.__doc__, f"the sampling's help does not name {name}"
 
 
 def test_every_option_of_every_sampler_can_be_typed():

@@ -8,14 +8,15 @@ import pytest
 
 import lossfeed as lf
 import lossfeed.typing
-from lossfeed import _native, _words
+from lossfeed import _native
+from lossfeed._base import literals
 
 
 @pytest.mark.parametrize(
     "words,known",
     [
-        (_words.Policy, [name for name, _, live, _ in _native.cache_policies() if live]),
-        (_words.Sampler, [name for name, _ in _native.sampler_options()]),
+        (literals.Policy, [name for name, _, live, _ in _native.cache_policies() if live]),
+        (literals.Sampler, [name for name, _ in _native.sampler_options()]),
     ],
     ids=["policy", "sampler"],
 )
@@ -24,15 +25,15 @@ def test_type_checkers_know_what_the_engine_knows(words, known):
 
 
 KEYWORDS = {
-    "policy": _words.Policy,
-    "sampler": _words.Sampler,
-    "cache_form": _words.CacheForm,
-    "copy_path": _words.CopyPath,
-    "num_workers": _words.Workers,
-    "on_error": _words.OnError,
-    "ranks": _words.Ranks,
-    "score": _words.Score,
-    "framework": _words.Framework,
+    "policy": literals.Policy,
+    "sampler": literals.Sampler,
+    "cache_form": literals.CacheForm,
+    "copy_path": literals.CopyPath,
+    "num_workers": literals.Workers,
+    "on_error": literals.OnError,
+    "ranks": literals.Ranks,
+    "score": literals.Score,
+    "framework": literals.Framework,
 }
 
 
@@ -54,7 +55,7 @@ def test_each_word_is_taken_and_another_is_refused(numbers, keyword):
 
 @pytest.mark.parametrize(
     "keyword,words",
-    [("layout", _words.Layout), ("dtype", _words.PixelType), ("augment", _words.Augment), ("retouch", _words.Retouch)],
+    [("layout", literals.Layout), ("dtype", literals.PixelType), ("augment", literals.Augment), ("retouch", literals.Retouch)],
 )
 def test_a_transform_takes_each_word_and_no_other(keyword, words):
     for word in typing.get_args(words):
@@ -64,31 +65,31 @@ def test_a_transform_takes_each_word_and_no_other(keyword, words):
 
 
 def test_users_are_shown_every_word():
-    words = {name for name, value in vars(_words).items() if typing.get_origin(value) is typing.Literal}
+    words = {name for name, value in vars(literals).items() if typing.get_origin(value) is typing.Literal}
     assert sorted(words) == lf.typing.__all__
-    assert all(getattr(lf.typing, name) is getattr(_words, name) for name in words)
+    assert all(getattr(lf.typing, name) is getattr(literals, name) for name in words)
 
 
 @pytest.mark.parametrize(
     "function,keyword,words",
     [
-        (lf.Loader.cross_entropy, "reduction", _words.Reduction),
-        (lf.Loader.cross_entropy, "sequence", _words.Sequence),
-        (lf.Loader.loss, "kind", _words.LossKind),
-        (lf.open, "mode", _words.Mode),
-        (lf.ImageTransform, "layout", _words.Layout),
-        (lf.ImageTransform, "dtype", _words.PixelType),
-        (lf.ImageTransform, "augment", _words.Augment),
-        (lf.ImageTransform, "retouch", _words.Retouch),
-        (lf.Data.cache_bytes, "form", _words.CacheForm),
-        (lf.Loader, "pad", _words.Join),
-        (lf.Packed, "place", _words.Place),
-        (lf.Packed, "long", _words.Long),
+        (lf.Loader.cross_entropy, "reduction", literals.Reduction),
+        (lf.Loader.cross_entropy, "sequence", literals.Sequence),
+        (lf.Loader.loss, "kind", literals.LossKind),
+        (lf.open, "mode", literals.Mode),
+        (lf.ImageTransform, "layout", literals.Layout),
+        (lf.ImageTransform, "dtype", literals.PixelType),
+        (lf.ImageTransform, "augment", literals.Augment),
+        (lf.ImageTransform, "retouch", literals.Retouch),
+        (lf.Data.cache_bytes, "form", literals.CacheForm),
+        (lf.Loader, "pad", literals.Join),
+        (lf.Packed, "place", literals.Place),
+        (lf.Packed, "long", literals.Long),
         *((lf.Loader, keyword, words) for keyword, words in KEYWORDS.items()),
     ],
     ids=lambda value: value if isinstance(value, str) else getattr(value, "__name__", ""),
 )
 def test_signatures_name_their_words(function, keyword, words):
     said = inspect.signature(function).parameters[keyword].annotation
-    name = next(name for name, value in vars(_words).items() if value is words)
-    assert f"_words.{name}" in [ast.unparse(part) for part in ast.walk(ast.parse(said))]
+    name = next(name for name, value in vars(literals).items() if value is words)
+    assert f"literals.{name}" in [ast.unparse(part) for part in ast.walk(ast.parse(said))]

@@ -19,8 +19,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, RandomSampler, get_worker_info
 
 import lossfeed as lf
-from lossfeed._advice import Reads, Uses
-from lossfeed._augmentation import _alike
+from lossfeed._batch.usage import Reads, Uses
+from lossfeed._data.random_items import _alike
 
 N = 24
 

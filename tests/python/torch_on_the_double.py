@@ -13,7 +13,7 @@ import torch
 from driver_double import call
 from torch.overrides import TorchFunctionMode
 
-from lossfeed import _cuda, _plans, _probabilities, _rows
+from lossfeed._torch import cuda, plans, probabilities, rows
 
 STREAM = call("stream")
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
@@ -29,7 +29,7 @@ torch.version.cuda = torch.version.cuda or "12.8"
 torch.cuda.current_device = lambda: 0
 torch.cuda.current_stream = lambda device=None: Stream
 torch.cuda.is_current_stream_capturing = lambda: _capturing == Stream.cuda_stream
-_cuda.raw_stream = lambda index: Stream.cuda_stream
+cuda.raw_stream = lambda index: Stream.cuda_stream
 call("set", b"unified", 1)
 
 #: A stream-ordered allocator gives memory back in the stream's order; the host's does at once, unless somebody holds
@@ -98,7 +98,7 @@ def redirected_again(whole):
 
 
 HOSTS = torch.Tensor.device
-for kind in (_rows.RowLosses, _plans.PlannedLoss, _probabilities.ProbabilityLosses):
+for kind in (rows.RowLosses, plans.PlannedLoss, probabilities.ProbabilityLosses):
     kind.backward = redirected_again(kind.backward)
 
 

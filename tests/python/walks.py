@@ -51,7 +51,7 @@ def walk(call, tensor, until):
             given = list(frame.f_locals.values())
             fields = any(type(value).__name__ == "Buffer" for value in given)
             if fields or any(part in followed for value in given for part in _parts(value)):
-                stop(Path(code.co_filename).name, code.co_qualname)
+                stop(str(Path(code.co_filename).relative_to(FOLDER)), code.co_qualname)
                 inside.append(frame)
         elif inside and inside[-1] is frame:
             inside.pop()

@@ -108,7 +108,7 @@ fn divide(args: &AllocateArgs) -> Result<Report> {
     let limited = BufReader::new(file).take(BYTES_MAX + 1).read_to_end(&mut text);
     limited.map_err(|e| told(Error::unreadable("cannot read it").because(e)))?;
     if text.len() as u64 > BYTES_MAX {
-        return Err(told(Error::settings(format!("it is longer than {BYTES_MAX} bytes, so it is no list of jobs"))));
+        return Err(told(Error::settings(format!("it is longer than {BYTES_MAX} bytes, too long for a list of jobs"))));
     }
     let asked: Asked = serde_json::from_slice(&text).map_err(|e| {
         Error::settings(format!("jobs {}: {e}; `lossfeed allocate --help` shows one", args.jobs.display()))

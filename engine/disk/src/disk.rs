@@ -311,7 +311,8 @@ impl Drop for Disk {
         if !self.thread_ends() {
             tracing::warn!(
                 target: "lossfeed::disk", %folder,
-                "a write of the disk tier takes longer than {} s: it is left behind, and what was not written is lost",
+                "a write to the disk tier did not end within {} s and was abandoned; unwritten samples will be \
+                 fetched again",
                 self.patience.as_secs()
             );
         } else if let Some(thread) = self.thread.take()

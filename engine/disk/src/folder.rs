@@ -74,7 +74,7 @@ impl Folder {
         })?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| match errno {
-            Errno::LOOP | Errno::NOTDIR => refused("a link or no directory: name the directory itself".into()),
+            Errno::LOOP | Errno::NOTDIR => refused("not a directory, or a link: name the directory itself".into()),
             errno => refused("cannot be opened".into()).because(io::Error::from(errno)),
         })?;
         let stat =

@@ -379,7 +379,7 @@ impl Writer {
                 target: "lossfeed::disk",
                 folder = %self.shared.folder.path().display(),
                 error = %e,
-                "the disk tier writes nothing any more, and is read on: make room there, then open the dataset again"
+                "the disk tier is read-only from now on: free space on its disk, then open the dataset again"
             );
         }
     }

@@ -166,7 +166,7 @@ pub(crate) enum Read {
 pub(crate) fn row(line: &Line<'_>) -> Result<Read, String> {
     let id = needed("id", line.id)?;
     let real = |column: &str, value: Option<f32>| match value {
-        Some(value) if value.is_nan() => Err(format!("{column} is NaN: what was not measured is left empty")),
+        Some(value) if value.is_nan() => Err(format!("{column} is NaN: leave it empty if it was not measured")),
         value => Ok(value.unwrap_or(f32::NAN)),
     };
     Ok(match line.event {

@@ -36,9 +36,7 @@ pub fn losses(recording: &Recording) -> Result<(Trace, Measured)> {
     } else if any(|row| row.score) {
         (Measured::Score, |row| row.score)
     } else {
-        return Err(Error::settings(
-            "the journal has no scores: its run learned nothing of its samples. Leave --trace out to model losses",
-        ));
+        return Err(Error::settings("the journal has no scores. Remove --trace to model the losses"));
     };
     let mut batches: Vec<RecordedBatch> = Vec::new();
     // The last batch of that name: an epoch may be begun again.

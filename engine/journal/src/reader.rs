@@ -91,7 +91,7 @@ impl<'a> Reader<'a> {
         let meta = read_meta(&mut text)?;
         if meta.samples > limits.samples {
             return Err(Error::unreadable(format!(
-                "line 1: the dataset has {} samples: {} are the most that are replayed",
+                "line 1: the dataset has {} samples; replays take at most {}",
                 meta.samples, limits.samples
             )));
         }
@@ -251,7 +251,7 @@ fn read_meta(text: &mut dyn BufRead) -> Result<Meta> {
         return Err(Error::unreadable(format!("line 1: it is longer than {META_BYTES_MAX} bytes")));
     }
     let json = line.strip_prefix(b"# ").ok_or_else(|| {
-        Error::unreadable("line 1: it is no journal: it must begin with \"# \" and the run's description in JSON")
+        Error::unreadable("line 1: not a journal: it must begin with \"# \" and the run's description in JSON")
     })?;
     // The version first: another one may have other keys.
     #[derive(serde::Deserialize)]
@@ -276,5 +276,5 @@ fn read_meta(text: &mut dyn BufRead) -> Result<Meta> {
 }
 
 fn broken(number: u64, error: csv::Error) -> Error {
-    Error::unreadable(format!("line {number}: it is not as a journal has it")).because(error)
+    Error::unreadable(format!("line {number}: not a journal's line")).because(error)
 }

@@ -80,7 +80,7 @@ impl Recording {
             events.push(event);
         }
         if sizes.is_empty() {
-            return Err(Error::unreadable("no batch was decided: there is nothing to replay"));
+            return Err(Error::unreadable("it contains no batch: there is nothing to replay"));
         }
         let ending = reader.ending().unwrap_or(Ending::Cut);
         Ok(Self { meta: reader.meta().clone(), events, ending, sizes })

@@ -251,7 +251,7 @@ fn a_journal_is_never_written_over_and_its_place_is_tried_at_once() {
     let Err(nowhere) = Writer::create(&folder.path().join("no/run.csv"), &meta(), WhenBehind::Lose) else {
         panic!("made a folder")
     };
-    assert!(nowhere.to_string().contains("choose a folder that exists"), "{nowhere}");
+    assert!(nowhere.to_string().contains("choose an existing folder"), "{nowhere}");
 }
 
 #[test]
@@ -305,13 +305,13 @@ fn what_is_no_journal_is_refused_with_the_line() {
         assert!(found.contains("line ") && found.contains(said), "{text:?} gave {found}");
     }
     for (text, said) in [
-        ("", "line 1: it is no journal"),
-        ("epoch,step,id,loss\n0,0,1,2\n", "line 1: it is no journal"),
+        ("", "line 1: not a journal"),
+        ("epoch,step,id,loss\n0,0,1,2\n", "line 1: not a journal"),
         ("# {\"lossfeed-journal\":4}\nx\n", "version 4, this program reads versions 1 to 3"),
         ("# {\"lossfeed-journal\":0}\nx\n", "version 0, this program reads versions 1 to 3"),
         (&HEAD.replace("\"smoothing\":0", "\"smoothing\":1"), "smoothing is 1"),
         (&HEAD.replace("drawn,", ""), "line 2: the columns must be event,"),
-        (&HEAD.replace("\"samples\":9", "\"samples\":268435457"), "268435457 samples: 268435456 are the most"),
+        (&HEAD.replace("\"samples\":9", "\"samples\":268435457"), "268435457 samples; replays take at most 268435456"),
     ] {
         let found = read(text.as_bytes()).unwrap_err();
         assert!(found.contains(said), "{text:?} gave {found}");

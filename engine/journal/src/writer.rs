@@ -81,8 +81,8 @@ impl Writer {
     pub fn create(path: &Path, meta: &Meta, when_behind: WhenBehind) -> Result<Self> {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(|e| {
             let remedy = match e.kind() {
-                io::ErrorKind::AlreadyExists => "it is there already: choose another name, or remove it",
-                _ => "the journal cannot be made there: choose a folder that exists and can be written",
+                io::ErrorKind::AlreadyExists => "the file exists: choose another name, or remove it",
+                _ => "the journal cannot be created: choose an existing folder that you can write to",
             };
             Error::settings(format!("journal {}: {remedy}", path.display())).because(e)
         })?;

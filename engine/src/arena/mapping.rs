@@ -43,7 +43,7 @@ impl Mapping {
     pub fn new(bytes: u64, device: &dyn Device, purpose: &str, remedy: &str) -> Result<Self> {
         let made_by = Process::current();
         let too_much = |cause: Option<rustix::io::Errno>| {
-            let error = Error::memory(format!("the system will not give {} for {purpose}: {remedy}", human(bytes)));
+            let error = Error::memory(format!("cannot allocate {} for {purpose}: {remedy}", human(bytes)));
             match cause {
                 Some(errno) => error.because(errno),
                 None => error,

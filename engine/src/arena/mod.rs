@@ -6,6 +6,8 @@
 //!
 //! Cost: one short lock for an allocation, one for all that a batch pins and one for all that it lets go of, no system
 //! call. A record has 6 bytes of books behind it in the arena and a place of 4 on the [`Shelf`].
+//!
+//! Lock: guards free granules and reference counts; held for one allocation, or all pins or frees of a batch.
 #![allow(unsafe_code)]
 
 mod fence;
@@ -89,7 +91,7 @@ impl Arena {
     pub fn check_limit(limit_bytes: u64) -> Result<()> {
         if limit_bytes > LIMIT_MAX_BYTES {
             return Err(Error::settings(format!(
-                "a cache of {} is above the {} that one engine can hold: lower `cache`, or run one engine per rank and give each its share",
+                "cache={} exceeds the {} of one engine: lower it, or run one engine per rank",
                 human(limit_bytes),
                 human(LIMIT_MAX_BYTES)
             )));

@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 use super::{Arena, GRANULE_BYTES, granules};
 use crate::device::PINNED_PIECE_BYTES;
-use crate::prefetch;
 
 /// The granule that a record's block ends at: never 0, so that a place for one takes four bytes.
 pub(super) type End = NonZeroU32;
@@ -84,11 +83,6 @@ impl DerefMut for SlotMut {
 }
 
 impl Slot {
-    /// What the slot takes in its arena, rounding included.
-    pub fn footprint_bytes(&self) -> u64 {
-        Arena::footprint(self.len())
-    }
-
     /// Whether the slot was cut from `arena`.
     pub(super) fn lies_in(&self, arena: &Arc<Arena>) -> bool {
         Arc::ptr_eq(&self.arena, arena)
@@ -140,10 +134,10 @@ impl Pins {
         self.at(self.ends[k])
     }
 
-    /// As [`crate::prefetch::begin`] does it, of the record pinned as number `k`, if there is such a record: for
+    /// As [`lossfeed_kernels::fast::prefetch_row`] does it, of the record pinned as number `k`, if there is such a record: for
     /// whoever copies the record before it.
     pub fn prefetch(&self, k: usize) {
-        prefetch::begin(self.ends.get(k).map_or(&[][..], |&end| self.at(end)));
+        lossfeed_kernels::fast::prefetch_row(self.ends.get(k).map_or(&[][..], |&end| self.at(end)));
     }
 
     fn at(&self, end: End) -> &[u8] {

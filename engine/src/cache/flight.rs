@@ -1,4 +1,6 @@
 //! One fetch in the air, and everyone who waits for it.
+//!
+//! Lock: one per fetch, held to wait for its end.
 
 use crate::arena::Slot;
 use crate::error::Error;

@@ -3,6 +3,9 @@
 //! The state machine that decides ([`Control`]) and the memory it decides about are one state under one lock, which
 //! nobody outside this room sees. A batch takes it twice: once to *decide* all its samples, once to *publish* what it
 //! fetched. Its scores take it once more. The lock is never held across I/O, a decode, a copy, a draw or a plan.
+//!
+//! Lock: guards `Control`, shelf and flights; taken three times a batch (decide, publish, learn). No hold looks at more
+//! than a batch and 2,048 samples.
 
 mod flight;
 mod journal;

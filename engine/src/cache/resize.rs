@@ -1,4 +1,6 @@
 //! A cache that becomes smaller or larger while it is used.
+//!
+//! Lock: one thread at a time changes the limit. The cache's and the arena's locks are taken under it, piece by piece.
 
 use super::Cache;
 use crate::control::PIECE;

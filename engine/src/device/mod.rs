@@ -114,7 +114,7 @@ pub struct Opened {
 /// [`crate::ErrorKind::Settings`] for anything else.
 pub fn parse(spec: &str) -> Result<DeviceKind> {
     let unknown =
-        || Error::settings(format!("device {spec:?} is none of \"cpu\", \"cuda\" and \"cuda:N\" (N = 0, 1, …)"));
+        || Error::settings(format!("device={spec:?} is not one of \"cpu\", \"cuda\" and \"cuda:N\" (N = 0, 1, …)"));
     match spec {
         "cpu" => Ok(DeviceKind::Cpu),
         "cuda" => Ok(DeviceKind::Cuda(0)),

@@ -35,7 +35,7 @@ pub(crate) fn keep_to(processors: &[usize]) {
     let mut set = CpuSet::new();
     processors.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU).for_each(|&cpu| set.set(cpu));
     if let Err(error) = sched_setaffinity(None, &set) {
-        tracing::debug!(%error, "memory is not placed near the device");
+        tracing::debug!(%error, "memory could not be placed near the device");
     }
 }
 

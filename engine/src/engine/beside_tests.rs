@@ -243,7 +243,7 @@ fn batches_hits_and_journals_are_the_same_however_files_are_read() {
                     .footprint(0);
             let policy = Some("lru".into());
             let settings =
-                Settings { cache_bytes, policy, record: Some(journal.clone()), ..settings(read_ahead, workers) };
+                Settings { cache_bytes, policy, journal: Some(journal.clone()), ..settings(read_ahead, workers) };
             let engine = engine(dataset, settings);
             let seen = run(&engine, &journal);
             (engine, seen)

@@ -181,7 +181,7 @@ fn a_resumed_run_is_the_run_that_went_on() {
             assert_eq!(parts, whole, "{} at batch {taken} of epoch {epoch}", sampler.name());
             // Not into a loader that has a buffer of its own.
             let error = reference.load_state(&state).unwrap_err();
-            assert!(error.to_string().contains("has not begun an epoch"), "{error}");
+            assert!(error.to_string().contains("can be loaded only before the first epoch"), "{error}");
         }
     }
 }
@@ -195,7 +195,7 @@ fn what_does_not_go_with_a_buffer_is_refused() {
     };
     for sampler in both() {
         refused(Settings { policy: Some("lru".into()), ..settings(sampler, 0) }, "leave policy lru out");
-        refused(Settings { cache_bytes: 0, ..settings(sampler, 0) }, "give it a cache");
+        refused(Settings { cache_bytes: 0, ..settings(sampler, 0) }, "trains from the cache");
         assert_eq!(engine(sampler, 0).policy_name(), "fifo");
         let options = sampler.buffer().unwrap();
         let by_score = sampler.name() == "replay";

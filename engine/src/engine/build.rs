@@ -63,12 +63,12 @@ impl Engine {
     pub fn with_policy(dataset: Dataset, settings: Settings, policy: Box<dyn Policy>) -> Result<Self> {
         if matches!(settings.sampler, SamplerSettings::Auto(_)) {
             return Err(Error::settings(
-                "sampler auto chooses the cache policy too: name a sampler beside a policy of your own",
+                "sampler=\"auto\" chooses the cache policy itself: name a sampler to use your own policy",
             ));
         }
         if settings.sampler.buffer().is_some() {
             return Err(Error::settings(format!(
-                "sampler {} trains on the cache as a buffer from which the oldest leave first: it takes no policy of your own",
+                "sampler={:?} manages the cache itself (first in, first out): remove your policy",
                 settings.sampler.name()
             )));
         }
@@ -96,12 +96,13 @@ fn chosen(dataset: &Dataset, settings: Settings) -> Result<(Settings, Left)> {
     let SamplerSettings::Auto(auto) = settings.sampler else { return Ok((settings, Left::default())) };
     if settings.exchange {
         return Err(Error::settings(
-            "sampler auto goes by a rank's own cache: where ranks exchange scores name a sampler, importance for example",
+            "sampler=\"auto\" depends on each rank's own cache: with ranks=\"exchange\" name a sampler, such as \
+             \"importance\"",
         ));
     }
     if let Some(policy) = &settings.policy {
         return Err(Error::settings(format!(
-            "sampler auto chooses the cache policy too: leave policy {policy} out, or name a sampler"
+            "sampler=\"auto\" chooses the cache policy itself: remove policy={policy:?}, or name a sampler"
         )));
     }
     let steps = ImageSteps::of(dataset.spec(), &settings)?;
@@ -121,7 +122,7 @@ fn chosen(dataset: &Dataset, settings: Settings) -> Result<(Settings, Left)> {
     if let Some(pace) = &pace {
         sampler = sampler.with_fetches(pace.fetches(0));
     }
-    tracing::info!(sampler = sampler.name(), ?run, "sampler auto has chosen");
+    tracing::info!(sampler = sampler.name(), ?run, "sampler=\"auto\" chose");
     let awaits_weights = !matches!(sampler, SamplerSettings::Uniform(_));
     Ok((Settings { sampler, ..settings }, Left { awaits_weights, pace }))
 }
@@ -149,9 +150,7 @@ impl Checked {
         let samples = dataset.source.len();
         settings.validate(samples)?;
         if settings.read_ahead.is_some_and(|bytes| bytes > 0) && dataset.source.expected_bytes(0).is_none() {
-            return Err(Error::settings(
-                "read_ahead is for samples whose size is known before they are read, and these differ: leave it out",
-            ));
+            return Err(Error::settings("read_ahead= needs samples of known size, and these vary: remove it"));
         }
         let sampler = settings.sampler.build()?.into();
         let batches = settings.batches(samples)?;
@@ -179,7 +178,7 @@ impl Checked {
         if policy.needs().contains(Needs::SUBSTITUTES) {
             tracing::warn!(
                 policy = policy_name,
-                "this policy delivers other samples than those drawn: means over an epoch are biased"
+                "this policy replaces drawn samples by cached ones: means over an epoch are biased"
             );
         }
         let samples = self.dataset.source.len();
@@ -295,7 +294,8 @@ impl Checked {
                 awaits_weights: self.left.awaits_weights,
             });
         }
-        let journal = settings.record.as_ref().map(|path| journal(path, settings, policy_name, samples)).transpose()?;
+        let journal =
+            settings.journal.as_ref().map(|path| journal(path, settings, policy_name, samples)).transpose()?;
         let cache = Cache::new(control, arena, Arc::clone(counters));
         let cache = if let Some(writer) = journal { cache.recorded(writer) } else { cache };
         Ok(if source.in_memory() { cache.over_memory() } else { cache })
@@ -380,7 +380,7 @@ fn mean_bytes(source: &dyn Source) -> u64 {
 /// The journal's file, made now: a place that cannot be written is no surprise in mid-epoch.
 fn journal(path: &Path, settings: &Settings, policy: &str, samples: usize) -> Result<Writer> {
     let mut meta = Meta::new(samples as u64, settings.cache_bytes, policy, settings.smoothing_weight());
-    if let Ok(serde_json::Value::Object(all)) = serde_json::to_value(Settings { record: None, ..settings.clone() }) {
+    if let Ok(serde_json::Value::Object(all)) = serde_json::to_value(Settings { journal: None, ..settings.clone() }) {
         meta.settings = all;
     }
     meta.settings.insert("lossfeed".into(), env!("CARGO_PKG_VERSION").into());

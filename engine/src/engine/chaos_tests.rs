@@ -7,7 +7,7 @@ use super::{Dataset, Engine};
 use crate::loader::Next;
 use crate::random::{Purpose, below, generator};
 use crate::settings::{CacheForm, Settings};
-use crate::source::{ImageMode, OpenOptions, open_in, runtime};
+use crate::source::{ImageMode, OpenOptions, open_in};
 use crate::types::SampleId;
 use object_store::memory::InMemory;
 use object_store::path::Path;
@@ -94,8 +94,9 @@ fn all_slots_come_back(engine: &Engine) {
     }
 }
 
-/// One run: an epoch that is interrupted, its rest by another engine, and a whole one.
-fn run(seed: u64, workers: usize, timeout: Duration, runtime: &Runtime) {
+/// One run: an epoch that is interrupted, its rest by another engine, and a whole one. Its requests run on `own`, or on
+/// the process's runtime.
+fn run(seed: u64, workers: usize, timeout: Duration, runtime: &Runtime, own: Option<Arc<Runtime>>) {
     let rng = &mut generator(seed, 0, 0, Purpose::Split);
     let samples = 20 + below(rng, 40);
     let (store, path) = stored(samples, below(rng, 2) == 0, runtime);
@@ -105,6 +106,7 @@ fn run(seed: u64, workers: usize, timeout: Duration, runtime: &Runtime) {
         checksums: below(rng, 2) == 0,
         connections: 1 + below(rng, 8) as usize,
         timeout: Some(timeout),
+        runtime: own,
         ..OpenOptions::default()
     };
     let batch_size = 3 + below(rng, 6) as usize;
@@ -175,9 +177,8 @@ fn a_thousand_runs_deliver_everything_once_on_a_clock_turned_by_hand() {
     hold(0..RUNS, |seed| {
         let clock = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         let clock = Arc::new(clock);
-        runtime::of_this_thread(Some(clock.clone()));
         // A store that has never answered gets ten seconds in all.
-        run(seed, 0, Duration::from_secs(3), &clock);
+        run(seed, 0, Duration::from_secs(3), &clock, Some(clock.clone()));
     });
 }
 
@@ -186,6 +187,6 @@ fn a_thousand_runs_deliver_everything_once_on_a_clock_turned_by_hand() {
 fn runs_with_threads_deliver_everything_once() {
     hold(5000..5006, |seed| {
         let helper = Builder::new_current_thread().build().unwrap();
-        run(seed, 2, Duration::from_millis(200), &helper);
+        run(seed, 2, Duration::from_millis(200), &helper, None);
     });
 }

@@ -51,12 +51,12 @@ pub(super) fn measure(
         // A GPU that cannot go one way has another; one that can go none says so when the first batch is sent.
         match cost(path, memory, &mut slot, gpu) {
             Ok(cost) => measured.push(cost),
-            Err(error) => tracing::info!(path = path.name(), %error, "a way to the GPU is left out"),
+            Err(error) => tracing::info!(path = path.name(), %error, "a copy path to the GPU was skipped"),
         }
     }
     let threads = settings.worker_count().max(1);
     let path = fastest(&measured, threads);
-    tracing::info!(path = path.name(), ?measured, threads, "the way batches take to the GPU");
+    tracing::info!(path = path.name(), ?measured, threads, "copy path to the GPU");
     Ok(CopyChoice { path, measured })
 }
 
@@ -82,7 +82,7 @@ fn cost(path: CopyPath, memory: &[u8], slot: &mut BatchSlot, gpu: Option<&Cuda>)
             gather_us = if batch == 0 { 0.0 } else { gather_us + microseconds(begun) / (batches - 1) as f64 };
         }
     }
-    let to = road.cuda().memory(bytes, "memory to measure copies with")?;
+    let to = road.cuda().memory(bytes, "memory to measure copy paths")?;
     let mut copies = Vec::with_capacity(batches);
     let mut begun = Instant::now();
     for batch in 0..=batches {

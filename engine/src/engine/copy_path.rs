@@ -74,21 +74,25 @@ impl Obstacles {
     /// [`crate::ErrorKind::Settings`] with the one that `path` meets first, and what to do.
     pub(super) fn none_for(&self, path: CopyPath) -> Result<()> {
         let why = match self.device {
-            DeviceKind::Cpu => "is a way to a GPU, and the device is cpu: leave it out, or set device to cuda".to_owned(),
+            DeviceKind::Cpu => "is for GPUs, and the device is \"cpu\": remove it, or set device=\"cuda\"".to_owned(),
             // A row of a slot that is page-locked in pieces may lie in two.
             DeviceKind::Cuda(_) if self.slot_bytes > PINNED_PIECE_BYTES => format!(
-                "takes batches of at most {}, and these have {}: lower batch_size, or use copy_path \"gathered\"",
+                "allows batches of at most {}, and these have {}: lower batch_size, or use copy_path \"gathered\"",
                 human(PINNED_PIECE_BYTES as u64),
                 human(self.slot_bytes as u64)
             ),
             DeviceKind::Cuda(_) if self.transformed => {
-                "takes rows as the cache has them, but the loader's threads transform them: use copy_path \"gathered\"".to_owned()
+                "copies cached rows unchanged, but loader threads transform them: use copy_path \"gathered\"".to_owned()
             }
             DeviceKind::Cuda(_) if self.decoded => {
-                "takes rows as the cache has them, but the loader's threads decode them: use cache_form \"decoded\", or copy_path \"gathered\"".to_owned()
+                "copies cached rows unchanged, but loader threads decode them: use cache_form \"decoded\", or \
+                 copy_path \"gathered\""
+                    .to_owned()
             }
             DeviceKind::Cuda(_) if self.scattered => {
-                "takes samples of one array, and these have several, or lengths of their own: use copy_path \"gathered\"".to_owned()
+                "needs samples of one array of fixed size, and these have several or vary: use copy_path \
+                 \"gathered\""
+                    .to_owned()
             }
             DeviceKind::Cuda(_) => return Ok(()),
         };

@@ -36,13 +36,14 @@ impl Road {
     /// [`crate::ErrorKind::Usage`] if the device is no GPU, [`crate::ErrorKind::Device`] if it cannot do what the path
     /// needs.
     pub(super) fn open(gpu: Option<&Cuda>, path: CopyPath) -> Result<Self> {
-        let Some(cuda) = gpu else { return Err(Error::usage("batches stay where they are: the device is the CPU")) };
+        let Some(cuda) = gpu else { return Err(Error::usage("batches are not copied: the device is the CPU")) };
         let road = Self { cuda: cuda.clone(), path, kernels: OnceLock::new() };
         // Both others hand the device the host's addresses of registered memory. Only where it says that it reads them:
         // elsewhere (WSL 2) the context would be lost to an illegal address.
         if path != CopyPath::Gathered && !cuda.reads_host_addresses()? {
             return Err(Error::device(format!(
-                "copy_path {:?}: this GPU does not read page-locked memory at the host's addresses, as under WSL 2: use copy_path \"gathered\"",
+                "copy_path {:?}: this GPU cannot read page-locked memory at host addresses (as under WSL 2): use \
+                 copy_path \"gathered\"",
                 path.name()
             )));
         }

@@ -2,6 +2,8 @@
 //!
 //! The consumer's own thread asks it after each batch that it takes: between two batches no time is missing, and no
 //! thread exists for it.
+//!
+//! Lock: taken once a batch for a few instructions, and while threads are started.
 
 use super::Engine;
 use crate::error::Result;
@@ -133,7 +135,7 @@ impl Engine {
             match self.threads.start(pass, threading.started..workers) {
                 Ok(()) => threading.started = workers,
                 Err(error) => {
-                    tracing::warn!(%error, "the run goes on with fewer loader threads");
+                    tracing::warn!(%error, "a loader thread could not be started: the run goes on with fewer");
                     return;
                 }
             }

@@ -109,8 +109,8 @@ fn what_was_decided_about_reading_is_counted_and_in_the_journal_and_a_replay_pas
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.csv");
     let sampler = SamplerSettings::Uniform(Uniform::default());
-    let (record, policy) = (Some(path.clone()), Some("lru".to_owned()));
-    let with = Settings { workers: None, processors: Some(4), record, policy, ..settings(sampler, 0) };
+    let (journal, policy) = (Some(path.clone()), Some("lru".to_owned()));
+    let with = Settings { workers: None, processors: Some(4), journal, policy, ..settings(sampler, 0) };
     let engine = Engine::new(dataset(), with).unwrap();
     let pass = engine.start_epoch().unwrap();
     let next = || engine.next_batch(pass, Duration::from_secs(60)).unwrap();
@@ -134,9 +134,9 @@ fn what_was_decided_about_reading_is_counted_and_in_the_journal_and_a_replay_pas
     });
     let last = engine.batches_per_epoch() as u32;
     let expected = [
-        (4, "threads", 4, 2, "fewer have time enough"),
-        (4, "requests", 64, 32, "as much comes with fewer"),
-        (4, "requests", 32, 64, "less comes with fewer"),
+        (4, "threads", 4, 2, "fewer threads are enough"),
+        (4, "requests", 64, 32, "fewer bring as much"),
+        (4, "requests", 32, 64, "fewer bring less"),
         (last, "threads", 2, 3, "the consumer waits"),
     ];
     // Its own threads may have been changed by what a busy machine showed.

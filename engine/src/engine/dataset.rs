@@ -27,9 +27,7 @@ impl Dataset {
         let decoder = match source.form() {
             Form::Images { .. } => Some(Decoder::for_source(&*source, mode, resize)?),
             Form::Rows(_) | Form::Fields(_) if resize.is_some() => {
-                return Err(Error::settings(
-                    "resize is for images; this dataset holds tensors, which travel as they are",
-                ));
+                return Err(Error::settings("resize= is for images, and this dataset holds tensors: remove it"));
             }
             Form::Rows(_) | Form::Fields(_) => None,
         };
@@ -45,7 +43,8 @@ impl Dataset {
         let source = Concat::new(parts.iter().map(|part| Arc::clone(&part.source)).collect())?;
         if let Some(other) = parts.iter().position(|part| part.decoder != decoder) {
             return Err(Error::settings(format!(
-                "images of part {other} are delivered as {:?} and those of part 0 as {:?}: open all with one resize=, one crop= and one mode=",
+                "images of part {other} become {:?} and those of part 0 {:?}: open all with the same resize=, crop= \
+                 and mode=",
                 parts[other].spec().shape,
                 parts[0].spec().shape
             )));

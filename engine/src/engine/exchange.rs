@@ -52,7 +52,7 @@ impl Engine {
     pub fn begin_exchange(&self) -> Result<(String, Vec<u32>)> {
         self.usable()?;
         if !self.settings.exchange {
-            return Err(Error::usage("this loader shares nothing: make it with ranks=\"exchange\""));
+            return Err(Error::usage("this loader does not exchange scores: make it with ranks=\"exchange\""));
         }
         let mut clock = self.clock.lock();
         if let Some(old) = clock.current.take() {
@@ -89,13 +89,13 @@ impl Engine {
         let problems = all.iter().enumerate().filter_map(|(at, p)| Some((at, p.problem.as_deref()?)));
         let problems: Vec<String> = problems.map(|(at, problem)| format!("process {at}: {problem}")).collect();
         if !problems.is_empty() {
-            return Err(Error::usage(format!("ranks cannot exchange what they learned: {}", problems.join("; "))));
+            return Err(Error::usage(format!("ranks cannot exchange scores: {}", problems.join("; "))));
         }
         let mut ranks: Vec<u32> = all.iter().map(|p| p.rank).collect();
         ranks.sort_unstable();
         if !ranks.iter().copied().eq(0..self.settings.world_size) {
             return Err(Error::settings(format!(
-                "the loaders of the group's processes are of the ranks {ranks:?}: an exchange needs each of the {} once",
+                "the process group's loaders have ranks {ranks:?}: each of the {} must appear once",
                 self.settings.world_size
             )));
         }
@@ -103,7 +103,7 @@ impl Engine {
         let differing: Vec<String> = all.iter().flat_map(|other| differences(first, other)).collect();
         if !differing.is_empty() {
             return Err(Error::settings(format!(
-                "ranks disagree: {}; make every rank's loader with the same dataset and settings, and begin the same epochs",
+                "ranks disagree: {}; make all loaders with the same dataset and settings, and start the same epochs",
                 differing.join(", ")
             )));
         }

@@ -165,7 +165,7 @@ fn what_looks_at_a_ranks_own_cache_is_refused() {
         let refused = Engine::new(dataset(), shared(sampler, 0, 1)).err().unwrap();
         assert!(refused.kind() == ErrorKind::Settings && refused.to_string().contains("importance"), "{refused}");
     }
-    let recorded = Settings { record: Some("/nowhere/run.csv".into()), ..shared(importance(), 0, 1) };
+    let recorded = Settings { journal: Some("/nowhere/run.csv".into()), ..shared(importance(), 0, 1) };
     assert!(Engine::new(dataset(), recorded).err().unwrap().to_string().contains("journal"));
     let alone = Engine::new(dataset(), settings(importance(), 0)).unwrap();
     assert_eq!(alone.begin_exchange().unwrap_err().kind(), ErrorKind::Usage);

@@ -148,5 +148,5 @@ fn a_seed_that_was_left_open_is_settled_once_and_a_state_brings_its_own() {
     let other = Engine::new(dataset(), Settings { seed: 5, ..uniform() }).unwrap();
     assert!(other.load_state(&state).unwrap_err().to_string().contains("seed 11 (this loader: 5)"));
     let ranks = Settings { open_seed: true, world_size: 2, ..uniform() };
-    assert!(Engine::new(dataset(), ranks).err().unwrap().to_string().contains("must all draw by one"));
+    assert!(Engine::new(dataset(), ranks).err().unwrap().to_string().contains("ranks need one common seed"));
 }

@@ -7,6 +7,8 @@
 //! everything, and of two beliefs about a sample the newer one counts. So any number of ranks takes up the files of any
 //! other. Ranks that exchange scores know the same: the first one writes for all, and gives what it read to the others
 //! at the first exchange.
+//!
+//! Lock: guards the order to end; held for a few instructions, never across I/O or the cache's lock.
 
 use super::Engine;
 use crate::control::{News, What};
@@ -125,7 +127,8 @@ impl Remembered {
             let accept = |head: &Head| {
                 if head.dataset != dataset || head.samples != samples {
                     return Err(Error::settings(format!(
-                        "score_file {shown} is of another dataset, of {} samples (this one has {samples}): give each dataset a file of its own, or remove it",
+                        "score_file {shown} belongs to another dataset, of {} samples (this one has {samples}): use \
+                         one file per dataset, or remove it",
                         head.samples
                     )));
                 }
@@ -135,7 +138,8 @@ impl Remembered {
                 if let Some(kind) = measured.filter(|kind| clash(*kind)) {
                     let other = before.or(scale.settled()).map_or("others", ScoreKind::name);
                     return Err(Error::settings(format!(
-                        "score_file {shown} has scores of {}, and this loader's are of {other}: make it with score={:?}, or choose another file",
+                        "score_file {shown} holds scores by {}, and this loader scores by {other}: use score={:?}, \
+                         or another file",
                         kind.name(),
                         kind.name()
                     )));
@@ -172,7 +176,7 @@ impl Engine {
     /// which files are damaged and nothing is known of.
     ///
     /// # Errors
-    /// `Settings` for a file of another dataset, measurement or version, for what is no file of scores, and where none
+    /// `Settings` for a file of another dataset, measurement or version, for what is not a score file, and where none
     /// can be written. `Source` for one that cannot be read.
     pub(super) fn keep_beliefs(&self, clock: Clock) -> Result<Option<String>> {
         let s = &self.settings;
@@ -211,7 +215,7 @@ impl Engine {
         })?;
         let note = (!damaged.is_empty()).then(|| {
             format!(
-                "score_file {} damaged, so nothing of {} is believed; what is learned now takes that place",
+                "score_file {} damaged, so the scores in {} are not used; new scores will replace it",
                 if damaged.len() == 1 { format!("{} is", damaged[0]) } else { format!("{} are", damaged.join(", ")) },
                 if damaged.len() == 1 { "it" } else { "them" }
             )
@@ -259,14 +263,15 @@ impl Keeper {
                     Ok(Written::Another) => {
                         tracing::warn!(
                             file = %kept.path.display(),
-                            "score_file is written by a loader that was made later, and by this one no more: give each its own"
+                            "a newer loader writes this score_file, so this one stopped: give each loader its own file"
                         );
                         return;
                     }
                     Err(e) => {
                         feed.counters.score_file_failed_total.fetch_add(1, Relaxed);
                         if !complained {
-                            tracing::warn!(file = %kept.path.display(), error = %e, "score_file cannot be written: the run goes on, and it is tried again");
+                            tracing::warn!(file = %kept.path.display(), error = %e, "score_file cannot be written: \
+                                 the run goes on and will try again");
                         }
                         complained = true;
                     }

@@ -3,6 +3,7 @@
 use super::buffer_tests::{SAMPLES, Seen, dataset, deliver, settings};
 use super::{Dataset, Engine};
 use crate::error::ErrorKind;
+use crate::loader::checkpoint::Checkpoint;
 use crate::sampler::{Importance, SamplerSettings, Uniform};
 use crate::settings::{ScoreKind, Settings};
 use crate::source::{Arrays, ImageMode};
@@ -187,7 +188,7 @@ fn what_is_another_runs_is_refused_and_what_is_damaged_is_said() {
     let source = Arrays::new(vec![7; 800], spec, vec![0; 1600], TensorSpec::class_index(), 200).unwrap();
     let other = Dataset::new(Arc::new(source), ImageMode::Auto, None).unwrap();
     let error = Engine::new(other, kept(&path, uniform())).err().unwrap();
-    assert!(error.kind() == ErrorKind::Settings && error.to_string().contains("is of another dataset"), "{error}");
+    assert!(error.kind() == ErrorKind::Settings && error.to_string().contains("belongs to another dataset"), "{error}");
     let error = refused(Settings { score: Some(ScoreKind::GradientNorm), ..kept(&path, uniform()) });
     assert!(error.to_string().contains("score=\"loss\", or choose another file"), "{error}");
     let error = refused(Settings { world_size: 2, ..kept(&path, uniform()) });
@@ -195,7 +196,7 @@ fn what_is_another_runs_is_refused_and_what_is_damaged_is_said() {
     let error = refused(Settings { score_file_every: 0.0, ..kept(&path, uniform()) });
     assert!(error.to_string().contains("score_file_every 0 must be"), "{error}");
     let error = refused(kept(&place.path().join("no/such"), uniform()));
-    assert!(error.to_string().contains("choose a folder that exists"), "{error}");
+    assert!(error.to_string().contains("choose an existing folder"), "{error}");
     // Damage costs the beliefs, and is said; the next file is whole again.
     let whole = fs::read(&path).unwrap();
     fs::write(&path, &whole[..whole.len() / 2]).unwrap();
@@ -214,4 +215,20 @@ fn what_is_another_runs_is_refused_and_what_is_damaged_is_said() {
     deliver(&third, 2, &mut Seen::new());
     third.close();
     assert_eq!(known(&Engine::new(dataset(), kept(&path, uniform())).unwrap()), 40);
+}
+
+#[test]
+fn a_batch_rank_is_known_by_its_old_name_in_settings_and_states() {
+    assert_eq!(serde_json::from_str::<ScoreKind>("\"rank\"").unwrap(), ScoreKind::BatchRank);
+    let made = || {
+        let settings = Settings { score: Some(ScoreKind::BatchRank), ..settings(importance(), 0) };
+        Engine::new(dataset(), settings).unwrap()
+    };
+    let mut state = Checkpoint::from_bytes(&made().state().unwrap()).unwrap();
+    assert_eq!(state.header.identity["score"], "batch_rank");
+    state.header.identity.insert("score".into(), "rank".into());
+    state.header.measured = Some("rank".into());
+    made().load_state(&state.to_bytes().unwrap()).unwrap();
+    state.header.identity.insert("score".into(), "ranks".into());
+    assert!(made().load_state(&state.to_bytes().unwrap()).unwrap_err().to_string().contains("score ranks"));
 }

@@ -1,5 +1,7 @@
 //! How much is read ahead of a source behind a network: as much as was asked for, or as [`Lead`] decides while the run
 //! goes on. As for the crew, the consumer's own thread asks it after each batch that it takes.
+//!
+//! Lock: taken once a batch for a few instructions; the window is locked under it.
 
 use super::Engine;
 use crate::loader::ReadAhead;
@@ -56,7 +58,7 @@ impl Engine {
         let now = Counted::now(&self.feed.counters, ahead);
         let Some(counted) = leading.counted.replace(now) else { return };
         let Some(change) = leading.lead.follow(now.since(&counted)) else { return };
-        tracing::debug!(bytes = change.bytes, before = change.before, why = %change.why, "bytes read ahead at most");
+        tracing::debug!(bytes = change.bytes, before = change.before, why = %change.why, "prefetch limit changed");
         ahead.set_limit(change.bytes);
         self.decisions.push(change.into());
     }

@@ -54,10 +54,10 @@ impl Source for Far {
     }
 }
 
-fn engine(read_ahead: Option<u64>, record: Option<std::path::PathBuf>) -> Engine {
+fn engine(read_ahead: Option<u64>, journal: Option<std::path::PathBuf>) -> Engine {
     let far = Dataset::new(Arc::new(Far(dataset().source)), ImageMode::Auto, None).unwrap();
     let sampler = SamplerSettings::Uniform(Uniform::default());
-    Engine::new(far, Settings { read_ahead, record, ..settings(sampler, 1) }).unwrap()
+    Engine::new(far, Settings { read_ahead, journal, ..settings(sampler, 1) }).unwrap()
 }
 
 /// So many seconds of the consumer and of threads, as a run would have them; no clock is asked.

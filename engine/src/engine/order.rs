@@ -19,7 +19,7 @@ impl Engine {
         self.usable()?;
         if self.settings.sampler.buffer().is_some() {
             return Err(Error::usage(format!(
-                "sampler {} decides batch by batch who comes, by what the cache holds then: there is no order to show",
+                "sampler={:?} decides each batch by the cache's content, so an epoch has no order to show",
                 self.settings.sampler.name()
             )));
         }

@@ -41,14 +41,14 @@ impl Engine {
             .map(|state| Ok((number(&state.header, "rank")?, number(&state.header, "world_size")?)))
             .collect::<Result<_>>()?;
         let Some(&(one, ranks)) = of.first() else {
-            return Err(Error::settings("no state was given: pass what state_dict() returned, of one rank or of all"));
+            return Err(Error::settings("no state given: pass the result of state_dict(), of one rank or of all"));
         };
         let mut named: Vec<u32> = of.iter().map(|&(rank, _)| rank).collect();
         named.sort_unstable();
         let whole = of.iter().all(|&(_, of)| of == ranks) && named.iter().copied().eq(0..ranks);
         if states.len() > 1 && !whole {
             return Err(Error::settings(format!(
-                "{} states were given, of the ranks {named:?} of {ranks}: give one, or each rank's once",
+                "{} states given, of ranks {named:?} of {ranks}: give one state, or each rank's once",
                 states.len()
             )));
         }
@@ -107,7 +107,7 @@ impl Engine {
             return Ok(());
         }
         Err(Error::settings(format!(
-            "the state is of what was left of {} draws, and has {} of them: it is damaged",
+            "the state continues {} draws and holds {} of them: it is damaged",
             part.draws, header.planned
         )))
     }
@@ -122,7 +122,9 @@ impl Engine {
 
     fn needs_all(&self, header: &Header, rank: u32, ranks: u32) -> Error {
         Error::settings(format!(
-            "the state is that of rank {rank} of {ranks}, and this is rank {} of {}: under sampler {} each rank's own state has what that rank had left of epoch {}. Load those of all {ranks} ranks, {{\"ranks\": [state, …]}}, or load none and begin with set_epoch({})",
+            "the state is of rank {rank} of {ranks}, and this is rank {} of {}: with sampler={:?} only that rank's \
+             state knows its rest of epoch {}. Load the states of all {ranks} ranks, {{\"ranks\": [state, …]}}, or \
+             load none and begin with set_epoch({})",
             self.settings.rank,
             self.settings.world_size,
             self.settings.sampler.name(),
@@ -142,14 +144,16 @@ impl Engine {
             let some = !whole && !blind && !s.exchange && header.scored;
             let note = some.then(|| {
                 format!(
-                    "the state is that of rank {one} of {ranks}: what the others believed of their samples is not in it (the states of all, {{\"ranks\": [state, …]}}, have it)"
+                    "the state is of rank {one} of {ranks} and lacks the other ranks' importances (the states of \
+                     all, {{\"ranks\": [state, …]}}, have it)"
                 )
             });
             return Ok(Taken { state: beginning(header, header.epoch), note });
         }
         if s.sampler.buffer().is_some() {
             let note = format!(
-                "sampler {} goes by what each of {ranks} ranks had in its cache, which {} ranks cannot go on from: what was left of epoch {} is not delivered, and epoch {} comes next",
+                "sampler={:?} depends on the caches of {ranks} ranks, so {} ranks cannot continue it: the rest of \
+                 epoch {} is skipped, and epoch {} comes next",
                 s.sampler.name(),
                 s.world_size,
                 header.epoch,
@@ -159,7 +163,8 @@ impl Engine {
         }
         if given.is_some_and(|given| given.batches) {
             return Err(Error::settings(format!(
-                "the state is that of {ranks} ranks with a batch sampler each, whose batches cannot be dealt to {} ranks so that all take as many steps: resume with {ranks}, or begin with set_epoch({})",
+                "the state is of {ranks} ranks with a batch sampler each, and {} ranks cannot share those batches in \
+                 equal steps: resume with {ranks} ranks, or begin with set_epoch({})",
                 s.world_size,
                 header.epoch.saturating_add(1)
             )));
@@ -204,12 +209,13 @@ impl Engine {
         let dealt = part.dealt(s.batch_size, s.drop_last, s.rank, s.world_size)?;
         let left = part.left(s.drop_last)?;
         if rest.as_ref().is_some_and(|rest| rest.ids.len() != left) {
-            return Err(Error::settings("the states' orders do not have what their positions leave: they are damaged"));
+            return Err(Error::settings("the states' orders do not match their positions: they are damaged"));
         }
         let out = if s.drop_last { 0 } else { left - dealt.dealt() };
         let note = (out > 0).then(|| {
             format!(
-                "{left} samples are left of epoch {}, which {} ranks cannot share in batches of {} so that all take as many steps: {out} of them are not delivered",
+                "{left} samples of epoch {} are left, and {} ranks cannot share them in batches of {} with equal \
+                 steps: {out} of them are skipped",
                 header.epoch, s.world_size, s.batch_size
             )
         });
@@ -230,7 +236,7 @@ impl Engine {
         let first = measured.next();
         if let Some(other) = measured.find(|other| Some(other) != first.as_ref()) {
             return Err(Error::settings(format!(
-                "the states' scores are of {} and of {other}: they are not of one run",
+                "the states hold scores by {} and by {other}: they are from different runs",
                 first.unwrap_or_default()
             )));
         }
@@ -297,7 +303,7 @@ fn place(header: &Header, drop_last: bool, batch_size: usize, (rank, ranks): (u3
 
 /// What the states' orders have left, taken from them in turn.
 fn rest_of(states: &[Checkpoint], before: impl Fn(&Checkpoint) -> Result<usize>) -> Result<Order> {
-    let damaged = || Error::settings("a rank's state has no order of its epoch: load the states of one moment");
+    let damaged = || Error::settings("a rank's state has no order of its epoch: load states saved at the same step");
     let mut rests = Vec::with_capacity(states.len());
     for state in states {
         let order = state.order.as_ref().ok_or_else(damaged)?;
@@ -351,7 +357,8 @@ fn agree(states: &[Checkpoint], own_orders: bool) -> Result<()> {
         let of = told(state);
         if let Some((name, value)) = of.iter().find(|(name, value)| first.get(*name) != Some(*value)) {
             return Err(Error::settings(format!(
-                "the states are not of one moment of one run: {name} is {} on rank 0 and {value} on rank {rank}; take them after the same step of all ranks",
+                "the states are not from the same step of one run: {name} is {} on rank 0 and {value} on rank \
+                 {rank}; save them after the same step on all ranks",
                 first.get(name).map_or("none", String::as_str)
             )));
         }

@@ -275,13 +275,17 @@ fn one_state_of_ranks_with_orders_of_their_own_is_refused_with_what_helps() {
     let some: Vec<&[u8]> = all[..3].iter().map(Vec::as_slice).collect();
     let refused = two.load_states(&some).unwrap_err().to_string();
     assert!(refused.contains("3 states were given, of the ranks [1, 2, 3] of 4"), "{refused}");
-    assert!(two.load_states(&[]).unwrap_err().to_string().contains("no state was given"));
+    assert!(two.load_states(&[]).unwrap_err().to_string().contains("pass the result of state_dict"));
     // Of two moments.
     lives(&run, &ranks[..1], 1);
     let torn: Vec<Vec<u8>> = states(&ranks[..1], None).into_iter().chain(all[..3].iter().cloned()).collect();
     let torn: Vec<&[u8]> = torn.iter().map(Vec::as_slice).collect();
     let refused = two.load_states(&torn).unwrap_err().to_string();
-    assert!(refused.contains("not of one moment") && refused.contains("batches of it delivered"), "{refused}");
+    assert!(
+        refused.contains("the states are not from the same step of one run")
+            && refused.contains("batches of it delivered"),
+        "{refused}"
+    );
     // Everything else that shapes orders stays.
     let other = Run { seed: 4, ..run }.engine(0, Life { ranks: 2, ..four() }).unwrap();
     let all: Vec<&[u8]> = all.iter().map(Vec::as_slice).collect();

@@ -257,7 +257,8 @@ impl Engine {
             return Ok(());
         }
         Err(Error::settings(format!(
-            "the state is another run's: it was taken with {}; make the loader as it was, or start an epoch afresh",
+            "the state belongs to another run: it was saved with {}; make the loader with these settings, or start a \
+             new epoch",
             differing.join(", ")
         )))
     }
@@ -289,11 +290,18 @@ impl Engine {
         let cache = &self.feed.cache;
         if cache.is_recorded() && (!cache.is_new() || self.settings.sampler.buffer().is_some()) {
             return Err(Error::usage(
-                "a journal tells of one run from its first batch on: make a new loader with record= for the resumed run (with the samplers echo and replay, whose state holds the cache too, without record=)",
+                "a journal must record a run from its first batch: make a new loader with journal= for the resumed run \
+                 (without it for sampler \"echo\" and \"replay\", whose state includes the cache)",
             ));
         }
-        let states: Vec<Checkpoint> =
+        let mut states: Vec<Checkpoint> =
             states.iter().map(|bytes| Checkpoint::from_bytes(bytes)).collect::<Result<_>>()?;
+        // Old states have a score's old name.
+        for score in states.iter_mut().filter_map(|state| state.header.identity.get_mut("score")) {
+            if let Ok(kind) = ScoreKind::from_name(score) {
+                *score = kind.name().to_owned();
+            }
+        }
         let Taken { state: checkpoint, note } = self.taken(states)?;
         let h = &checkpoint.header;
         self.check_identity(h, &[])?;
@@ -308,7 +316,7 @@ impl Engine {
         let (buffer, sizes) = self.buffer_of(&checkpoint)?;
         if !buffer.is_empty() && !self.feed.cache.is_new() {
             return Err(Error::usage(format!(
-                "a state of sampler {} goes into a loader that has not begun an epoch: make a new one",
+                "a state of sampler={:?} can be loaded only before the first epoch: make a new loader",
                 self.settings.sampler.name()
             )));
         }

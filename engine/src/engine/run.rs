@@ -64,7 +64,7 @@ impl Engine {
         self.usable()?;
         let _clock = self.clock.lock();
         if let Some(settled) = self.seed() {
-            return Err(Error::usage(format!("this run's seed is {settled}: it does not change any more")));
+            return Err(Error::usage(format!("this run's seed is already {settled} and cannot change")));
         }
         self.reseed(seed);
         Ok(())
@@ -82,12 +82,13 @@ impl Engine {
         let made_with = self.settings.cache_bytes;
         if bytes > made_with {
             return Err(Error::settings(format!(
-                "a cache of {bytes} bytes is more than the {made_with} this loader was made with: make it with the most it shall ever have"
+                "a cache limit of {bytes} bytes exceeds the {made_with} this loader was made with: make the loader \
+                 with the largest size you need"
             )));
         }
         if self.feed.cache.is_recorded() {
             return Err(Error::usage(
-                "this run writes a journal (record), whose replay could not repeat that its cache changes: leave record out",
+                "this run writes a journal, whose replay could not repeat that its cache changes: leave journal= out",
             ));
         }
         Ok(self.feed.cache.resize(bytes))
@@ -131,7 +132,7 @@ impl Engine {
     pub fn start_given(&self, ids: &[i64], ends: Option<&[usize]>) -> Result<u64> {
         let Some(given) = self.settings.sampler.given() else {
             return Err(Error::usage(format!(
-                "sampler {} draws by itself: no order is handed over",
+                "sampler={:?} draws its own order: none can be given",
                 self.settings.sampler.name()
             )));
         };
@@ -272,7 +273,8 @@ impl Engine {
                     return Err(superseded());
                 }
                 return Err(Error::usage(format!(
-                    "this pass over epoch {} ended after {} of {} batches: it was let go of or had failed; begin another, or resume from a state",
+                    "this pass over epoch {} ended after {} of {} batches because it was dropped or failed: begin \
+                     another, or resume from a state",
                     current.epoch(),
                     current.taken(),
                     current.len()

@@ -3,7 +3,7 @@
 use super::{Dataset, Engine};
 use crate::index::Standing;
 use crate::loader::Next;
-use crate::policy::{Left, Needs, Policy, View};
+use crate::policy::{Needs, Policy, View};
 use crate::sampler::{SamplerSettings, Uniform};
 use crate::settings::{CacheForm, ScoreKind, Settings};
 use crate::source::{Arrays, ImageMode};
@@ -38,7 +38,7 @@ impl Policy for Neighbour {
     fn weakest(&mut self, _: &View<'_>) -> Option<SampleId> {
         self.0.front().copied()
     }
-    fn left(&mut self, id: SampleId, _: Left) {
+    fn left(&mut self, id: SampleId) {
         self.0.retain(|&kept| kept != id);
     }
     fn metadata_bytes(&self) -> usize {

@@ -1,4 +1,6 @@
 //! The threads of an engine that load and read ahead: waited for at the end, and left behind if they hang.
+//!
+//! Lock: guards the handles of the loader threads; held for a few instructions.
 
 use crate::error::{Error, Result};
 use crate::loader::{Feed, Hand, Iteration};

@@ -1,4 +1,6 @@
 //! What an epoch has delivered: a hit ratio means nothing without it.
+//!
+//! Lock: taken once a batch; a report holds it while it looks at every sample.
 
 use crate::control::Snapshot;
 use crate::types::SampleId;

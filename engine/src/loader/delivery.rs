@@ -1,4 +1,6 @@
 //! Batches finish in any order and leave in theirs.
+//!
+//! Lock: guards finished batches that wait for their turn; held for one put or take.
 
 use super::fill::Filled;
 use super::timesheet::Spent;

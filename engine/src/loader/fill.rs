@@ -87,7 +87,8 @@ impl Feed {
             };
         }
         Err(Error::sample(format!(
-            "batch {} of epoch {}: no sample of it is good, and none of the {STAND_INS} batches nearest to it, so nothing can take its place: repair the data",
+            "batch {} of epoch {}: all of its samples are bad, and so are those of the {STAND_INS} nearest batches, \
+             so nothing can replace it: repair the data",
             planned.number, planned.plan.epoch
         ))
         .because(first))

@@ -257,7 +257,7 @@ fn land_one(
     let stored = feed.source.payload_bytes(id);
     if feed.records.announced() && payload.data.len() as u64 != stored {
         return Err(Error::sample(format!(
-            "the source gave {} bytes where {stored} were announced: it changed since it was opened; open it again",
+            "the source returned {} bytes instead of {stored}: it changed since it was opened; open it again",
             payload.data.len()
         )));
     }

@@ -10,6 +10,9 @@
 //! thread looks, and others read beside each other (`readers.rs`).
 //!
 //! Nothing is decided early, see decision 28: batches, hits and journals are the same with it and without.
+//!
+//! Locks: the window is held for one look at a batch's samples or at what arrived, never across I/O or the cache's lock.
+//! One thread at a time starts or ends the prefetching of files; threads, readers and window are locked under that.
 
 use super::desk::Job;
 use super::readers::{Clock, Hire, Readers};
@@ -113,7 +116,7 @@ impl ReadAhead {
         // Another may have turned by now.
         let reads = readers.turn();
         if reads && let Err(error) = readers.start_first() {
-            tracing::warn!(%error, "reads are slow, and no thread can be had that reads ahead");
+            tracing::warn!(%error, "reads are slow, but no prefetch thread can be started");
             return readers.give_up();
         }
         tracing::debug!(reads = decided.now, why = decided.why, "reading files ahead");
@@ -307,7 +310,7 @@ impl ReadAhead {
             }
             // It happens again where the batch asks, which has somebody to tell.
             Err(_) => {
-                tracing::error!(samples = ids.len(), "the source panicked while it was read ahead")
+                tracing::error!(samples = ids.len(), "the source panicked during prefetching")
             }
         }
         // It does not come. Of the others nothing is said: by now another call may be asking for them.

@@ -1,8 +1,11 @@
 //! Threads that read samples of files beside each other, where one read after the other would wait for each.
 //!
 //! What a batch waits for comes first, what later batches will want behind it. How many threads read follows what they
-//! bring, as the number of requests to a store does (`source/tuner.rs`). None is started before reads turn out to be
+//! bring, as the number of requests to a store does (lossfeed-source, `tuner.rs`). None is started before reads turn out to be
 //! slow (`slow.rs`), unless reading ahead was asked for; those that were started stay until the end.
+//!
+//! Locks: the work queue is held when a read begins or ends, and to queue a few; a batch's result queue for one put or
+//! take. Neither is held across I/O.
 
 use super::desk::{Desk, Job};
 use super::slow::Judge;
@@ -159,7 +162,7 @@ impl Readers {
             let wanted = self.desk.lock().hire();
             let Some(number) = wanted else { return };
             if let Err(error) = self.start(Hand::Reads(number)) {
-                tracing::warn!(%error, "files are read by fewer threads");
+                tracing::warn!(%error, "a reader thread could not be started: files are read by fewer");
                 return self.desk.lock().not_hired();
             }
         }

@@ -106,7 +106,7 @@ fn decode(from: impl Read, mut known: impl FnMut(&[Entry])) -> Result<Head, Wron
     let mut from = Checked { from, sum: crc32fast::Hasher::new() };
     let magic: [u8; 8] = from.take()?;
     if magic != *MAGIC {
-        return Err(Wrong::Foreign("is no file of scores".into()));
+        return Err(Wrong::Foreign("is not a score file".into()));
     }
     let version = u32::from_le_bytes(from.take()?);
     if version != VERSION {
@@ -214,11 +214,11 @@ fn open(path: &Path) -> Result<Option<File>> {
     };
     let meta = file.metadata().map_err(|e| refused("cannot be looked at").because(e))?;
     if !meta.is_file() {
-        return Err(refused("is no file: name one, which need not exist"));
+        return Err(refused("is not a file: name one, which need not exist"));
     }
     if meta.uid() != rustix::process::geteuid().as_raw() || meta.mode() & 0o077 != 0 {
         return Err(refused(&format!(
-            "belongs to user {} with mode {:04o}, and others could change what is believed: chmod 600 it, or choose another",
+            "belongs to user {} with mode {:04o}, so others could change the scores: chmod 600 it, or choose another",
             meta.uid(),
             meta.mode() & 0o7777
         )));
@@ -270,7 +270,7 @@ fn newer_has_it(path: &Path, made_ns: u64) -> io::Result<bool> {
         return Ok(false); // cut off: whoever wrote it did not end
     }
     if !start.starts_with(MAGIC) {
-        return Err(io::Error::other("what is there now is no file of scores"));
+        return Err(io::Error::other("what is there now is not a score file"));
     }
     let length = start.last_chunk::<4>().map_or(0, |bytes| u32::from_le_bytes(*bytes) as usize);
     let mut head = vec![0; length.min(HEAD_BYTES_MAX)];
@@ -348,7 +348,7 @@ pub fn prepare(path: &Path) -> Result<()> {
     let made = create(path).and_then(|(_file, temporary)| fs::remove_file(temporary));
     made.map_err(|e| {
         Error::settings(format!(
-            "score_file {}: no file can be made there: choose a folder that exists and can be written",
+            "score_file {}: it cannot be created: choose an existing folder that you can write to",
             path.display()
         ))
         .because(e)

@@ -45,7 +45,7 @@ impl Measured<'_> {
 impl Measured<'_> {
     fn has(&self, kind: ScoreKind) -> bool {
         match kind {
-            ScoreKind::Loss | ScoreKind::Rank => true,
+            ScoreKind::Loss | ScoreKind::BatchRank => true,
             ScoreKind::GradientNorm => self.grad_norm.is_some(),
             ScoreKind::Entropy => self.entropy.is_some(),
         }
@@ -86,7 +86,8 @@ impl Scale {
     pub fn accepts(&self, kind: ScoreKind) -> Result<()> {
         match self.named {
             Some(named) if named != kind => Err(Error::settings(format!(
-                "the state's scores are of {} and this loader was asked for {}: make it with score={:?}, or start afresh",
+                "the state holds scores by {} and this loader scores by {}: make it with score={:?}, or start a new \
+                 run",
                 kind.name(),
                 named.name(),
                 kind.name()
@@ -107,7 +108,7 @@ impl Scale {
                 return self.suits;
             }
             tracing::info!(
-                "the first scores bring no {}: losses are the importance in this run (score={:?} says so from the start)",
+                "the first scores have no {}: this run's importance is the loss (score={:?} sets that from the start)",
                 self.suits.name(),
                 ScoreKind::Loss.name()
             );
@@ -117,8 +118,8 @@ impl Scale {
             return Ok(kind);
         }
         Err(Error::usage(format!(
-            "these scores bring no {0}, which is the importance in this run, and a loss beside it would be on another \
-             scale: give {0} with every batch, or make the loader with score={1:?}",
+            "these scores have no {0}, by which this run is scored: give {0} with every batch, or make the loader \
+             with score={1:?}",
             kind.name(),
             ScoreKind::Loss.name()
         )))
@@ -211,7 +212,7 @@ fn record(
         // A column that lacks was refused before; a row of none would be NaN, which is no score.
         ScoreKind::GradientNorm => measured.grad_norm.map_or(f32::NAN, |g| g[row]),
         ScoreKind::Entropy => measured.entropy.map_or(f32::NAN, |e| e[row]),
-        ScoreKind::Rank => (measured.count[row] as f32 + RANK_OFFSET).ln(),
+        ScoreKind::BatchRank => (measured.count[row] as f32 + RANK_OFFSET).ln(),
     };
     let mut negative = 0;
     let score = |(row, id): (usize, Option<SampleId>)| {

@@ -285,7 +285,8 @@ pub(super) fn pixels(spec: &TensorSpec) -> Result<[usize; 3]> {
         (Dtype::U8, &[height, width, channels]) => Ok([height, width, channels]),
         (Dtype::U8, &[height, width]) => Ok([height, width, 1]),
         (dtype, shape) => Err(Error::settings(format!(
-            "transform makes uint8 images of shape (height, width, channels) or (height, width); this dataset's samples are {} of shape {shape:?}: leave transform out and change batch.data in the loop",
+            "transform= needs uint8 images of shape (height, width, channels) or (height, width), and this dataset's \
+             samples are {} of shape {shape:?}: remove it and transform batch.data in the loop",
             dtype.name()
         ))),
     }

@@ -17,7 +17,7 @@ pub(super) fn check(settings: &Settings) -> Result<()> {
     let several = settings.world_size > 1 && !settings.exchange;
     if several && !path.file_name().unwrap_or_default().to_string_lossy().contains("{rank}") {
         return Err(Error::settings(format!(
-            "score_file {} is one file for {} ranks: put {{rank}} into its name, each writes what it has learned itself",
+            "score_file={} is one file for {} ranks: put {{rank}} into its name, so that each rank writes its own",
             path.display(),
             settings.world_size
         )));

@@ -137,10 +137,6 @@ impl BatchLayout {
     pub fn total_bytes(&self) -> usize {
         self.total_bytes
     }
-    /// Offset of the samples: 0.
-    pub fn data_offset(&self) -> usize {
-        0
-    }
     /// Offset of the targets.
     pub fn target_offset(&self) -> usize {
         self.target_offset

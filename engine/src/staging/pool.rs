@@ -1,4 +1,6 @@
 //! The pool: the ring's books under a lock, with the memory and the waiting that belong to them.
+//!
+//! Lock: guards the ring, the state of every batch slot; held for one step of one slot, never across mapping.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,7 +53,7 @@ impl SlotPool {
     pub fn new(layout: BatchLayout, depth: usize, max_slots: usize, device: Arc<dyn Device>) -> Result<Self> {
         if depth == 0 || depth > max_slots || max_slots > u32::MAX as usize {
             return Err(Error::settings(format!(
-                "{depth} batch slots to start with and at most {max_slots}: need 1 or more, and no more than the most"
+                "{depth} batch slots to start with and at most {max_slots}: need 1 to that many"
             )));
         }
         let mut descriptors = PinnedVec::new();
@@ -102,7 +104,8 @@ impl SlotPool {
                         }
                         Err(error) => {
                             let slots = inside.descriptors.len();
-                            tracing::warn!(%error, slots, "no more batch slots can be had: going on with those there are");
+                            tracing::warn!(%error, slots, "no more batch slots can be allocated: the run goes on \
+                                 with those it has");
                             inside.ring.refused();
                             inside.refusal = Some(Arc::new(error));
                         }
@@ -125,7 +128,8 @@ impl SlotPool {
     pub fn exhausted(&self, waited: Duration) -> Error {
         let gauges = self.gauges();
         let error = Error::memory(format!(
-            "no batch slot came back in {:.1} s: {} of at most {} exist ({} each, {} in all): {} lent, {} being copied to the device, {} ready, \
+            "no batch slot was released in {:.1} s: {} of at most {} exist ({} each, {} in all): {} held by you, {} \
+             being copied to the device, {} ready, \
              {} filling. Hold fewer batches at a time (each keeps its slot until its tensors are gone; clone what must stay), or raise max_slots",
             waited.as_secs_f64(),
             gauges.total,
@@ -188,7 +192,9 @@ impl Shared {
 
     fn same_process(&self) -> Result<()> {
         self.made_by.check(|of, child| {
-            format!("batch slots belong to process {of}, this is its child {child}: make a loader of its own in each process")
+            Error::usage(format!(
+                "batch slots belong to process {of}, and this is its child {child}: make a loader in each process"
+            ))
         })
     }
 

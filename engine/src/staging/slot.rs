@@ -177,7 +177,7 @@ impl BatchSlot {
         match self.in_place.as_ref().map_or(0, |in_place| in_place.iter().count()) {
             0 => Ok(self.gathered_data()),
             left => Err(Error::usage(format!(
-                "{left} of this batch's {} samples are not in its slot but where the cache has them, for a GPU to read there: call `gather` \
+                "{left} of this batch's {} samples are in the cache, not in its slot: call `gather` \
                  first, read `samples`, or use copy_path \"gathered\"",
                 self.rows
             ))),

@@ -1,6 +1,8 @@
-//! The engine's numbers: one list, from which the struct, the names, what is said of each and the stats page follow.
+//! The engine's counters and gauges: one list, from which the struct, the names, the help and the stats page follow.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use lossfeed_control::{circuit, crew, decided, lead};
 
 /// How a number behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +78,20 @@ pub struct Descriptor {
     pub help: &'static str,
 }
 
+impl Descriptor {
+    /// What the values of a code mean, from the enums that own them; empty for other numbers.
+    pub fn codes(&self) -> Vec<(u64, &'static str)> {
+        match self.name {
+            "read_ahead_reason" => decided::Requests::ALL.map(|why| (why.code(), why.words())).to_vec(),
+            "read_ahead_limit_reason" => lead::Why::ALL.map(|why| (why.code(), why.words())).to_vec(),
+            "workers_reason" => crew::Why::ALL.map(|why| (why.code(), why.words())).to_vec(),
+            "disk_circuit_reason" => circuit::Why::ALL.map(|why| (why.code(), why.words())).to_vec(),
+            "disk_circuit" => circuit::State::ALL.map(|state| (state.code(), state.words())).to_vec(),
+            _ => Vec::new(),
+        }
+    }
+}
+
 macro_rules! counters {
     ($($(#[doc = $help:literal])+ $name:ident: $kind:ident, $unit:ident;)+) => {
         /// Every number an engine keeps about itself. Those that end in `_total` only grow; the others are gauges.
@@ -115,204 +131,200 @@ pub fn current_name(name: &str) -> &str {
 }
 
 counters! {
-    /// Samples asked for by the plan.
+    /// Samples that batches asked for.
     requests_total: Counter, Samples;
-    /// Of these, found in the cache.
+    /// Requested samples that were in the cache.
     hits_total: Counter, Samples;
-    /// Of these, not in the cache (admitted or bypassed).
+    /// Requested samples that were not in the cache (admitted or bypassed).
     misses_total: Counter, Samples;
-    /// Misses that the policy let into the cache.
+    /// Misses that the policy admitted to the cache.
     admitted_total: Counter, Samples;
-    /// Misses that passed by the cache.
+    /// Misses that the policy did not admit.
     bypassed_total: Counter, Samples;
-    /// Residents put out to make room.
+    /// Residents evicted to make room.
     evicted_total: Counter, Samples;
-    /// Admissions taken back because the bytes never came or found no contiguous place. High: the cache is fragmented
-    /// or the source fails.
+    /// Admissions cancelled because the bytes never arrived or no contiguous place was free. High: the cache is
+    /// fragmented or the source fails.
     admission_cancelled_total: Counter, Samples;
-    /// Samples read from the source, its disk tier included.
+    /// Samples read from the source or its disk tier.
     fetched_samples_total: Counter, Samples;
-    /// Bytes read from the source.
+    /// Bytes read from the source or its disk tier.
     fetched_bytes_total: Counter, Bytes;
-    /// Requests sent to the store, those that were repeated included; 0 where samples lie in memory or in files of this
-    /// machine. Near `fetched_samples_total`: samples that are wanted together lie far apart.
+    /// Requests sent to the store, repeated ones included; 0 for local files and memory. Near `fetched_samples_total`:
+    /// samples that are needed together lie far apart, so set `block`.
     store_requests_total: Counter, Requests;
-    /// Bytes read from the store in vain: they lay between samples that one request brought.
+    /// Bytes read from the store that no sample needed: gaps between samples fetched by one request.
     store_vain_bytes_total: Counter, Bytes;
-    /// Fetched samples that were read before their batch was decided, and had come when it needed them.
+    /// Prefetched samples that had arrived when their batch needed them.
     read_ahead_samples_total: Counter, Samples;
-    /// Those that were still on their way when their batch needed them. High: the source is slower than the training,
-    /// or `read_ahead` is short.
+    /// Prefetched samples that were still in flight when their batch needed them. High: the source is slower than the
+    /// training, or `read_ahead` is too small.
     read_ahead_late_total: Counter, Samples;
-    /// Samples that were read ahead and not needed, because they had become residents meanwhile or the pass ended.
+    /// Prefetched samples that were not used: they became residents meanwhile, or the pass ended.
     read_ahead_vain_total: Counter, Samples;
-    /// Delivered samples that were no hits and lay ready when their batch needed them: read ahead, on the disk tier or
-    /// in the source's own memory. Not hits: see `hits_total`.
+    /// Delivered samples that were no cache hits but ready when their batch needed them: prefetched, from the disk
+    /// tier, or in the source's memory.
     on_time_total: Counter, Samples;
-    /// Delivered samples that were no hits and that their batch waited for. With the hits and those on time they are
-    /// all that was delivered. High: reading ahead is off or short, or the source is slower than the training.
+    /// Delivered samples that were no cache hits and that their batch waited for. Hits, on time and late add up to all
+    /// delivered samples. High: prefetching is off or too short, or the source is slower than the training.
     late_total: Counter, Samples;
-    /// Samples that the dataset's disk tier had, since the dataset was opened. They are misses of the cache.
+    /// Samples that the disk tier had, since the dataset was opened. They count as misses of the cache.
     disk_hits_total: Counter, Samples;
-    /// Their bytes.
+    /// Bytes of these samples.
     disk_hit_bytes_total: Counter, Bytes;
-    /// Samples that it was asked for and did not have.
+    /// Samples that the disk tier was asked for and did not have.
     disk_misses_total: Counter, Samples;
-    /// Of these, found damaged: torn or flipped. They were fetched instead.
+    /// Records of the disk tier that failed their checksum. These samples were fetched from the source.
     disk_damaged_total: Counter, Samples;
-    /// Samples that it had and could not read. They were fetched instead. Not 0: its device fails.
+    /// Samples that the disk tier has and could not read; they were fetched from the source. Not 0: the disk fails.
     disk_failed_total: Counter, Samples;
-    /// Samples that it was not asked for because its circuit was open, or did not give in time. They were fetched.
+    /// Samples that were fetched from the source because the disk tier's circuit breaker was open or the disk answered
+    /// too late.
     disk_skipped_total: Counter, Samples;
-    /// Times that its circuit opened: it failed, hung or was slower than the source.
+    /// Times that the disk tier's circuit breaker opened: it failed, hung or was slower than the source.
     disk_opened_total: Counter, Changes;
-    /// Samples written to it.
+    /// Samples written to the disk tier.
     disk_written_total: Counter, Samples;
-    /// Fetched samples that were not: its queue was full, its disk was, or they are too large. High: its disk is slow.
+    /// Fetched samples that were not written to the disk tier: its queue or its disk was full, or the sample is too
+    /// large. High: the disk is slow.
     disk_dropped_total: Counter, Samples;
-    /// Fetched samples that were not written because what lies there is worth as much.
+    /// Fetched samples that were not written because what the disk tier holds is worth as much.
     disk_declined_total: Counter, Samples;
-    /// Batches that had been scored when beliefs were last written to the file of scores.
+    /// Scored batches at the time the score file was last written.
     score_file_step: Gauge, Steps;
-    /// Attempts to write that file which failed: its disk is full, or others took its place.
+    /// Failed attempts to write the score file: its disk is full, or another loader writes it.
     score_file_failed_total: Counter, Failures;
-    /// Requests that joined a fetch already under way.
+    /// Samples that waited for a fetch that another thread had under way.
     coalesced_total: Counter, Samples;
     /// Batches delivered.
     batches_total: Counter, Batches;
     /// Samples delivered.
     samples_total: Counter, Samples;
-    /// Time the consumer waited for a batch (µs): the stall. The six parts add up to it exactly.
+    /// Time the training waited for batches (µs): the stall. The six parts add up to it exactly.
     wait_us_total: Counter, Microseconds;
-    /// Of this, while the thread that brought the batch read from the source (µs). High: the source or its connections
-    /// are slow.
+    /// Part of the wait: the thread that brought the batch read from the source (µs). High: the source or its
+    /// connections are slow.
     wait_source_us_total: Counter, Microseconds;
-    /// Of this, while it decoded (µs). High: a larger `num_workers`, or `cache_form="decoded"`.
+    /// Part of the wait: it decoded or transformed (µs). High: raise `num_workers`, or set `cache_form="decoded"`.
     wait_decode_us_total: Counter, Microseconds;
-    /// Of this, while it had no free batch slot (µs). High: the consumer holds on to batches.
+    /// Part of the wait: no batch slot was free (µs). High: the training keeps batches.
     wait_slot_us_total: Counter, Microseconds;
-    /// Of this, while it copied rows (µs).
+    /// Part of the wait: it copied rows (µs).
     wait_copy_us_total: Counter, Microseconds;
-    /// Of this, while it decided what the cache keeps, or waited for the lock under which scores are folded in (µs).
+    /// Part of the wait: it made cache decisions, or waited for the cache's lock (µs).
     wait_decide_us_total: Counter, Microseconds;
-    /// Of this, what none of these explains: threads waking up, the hand-over itself (µs).
+    /// Part of the wait that none of the other parts explains: thread wake-ups and the hand-over itself (µs).
     wait_handover_us_total: Counter, Microseconds;
-    /// Time the consumer kept between batches (µs): its own work.
+    /// Time the training spent between batches (µs): its own work.
     busy_us_total: Counter, Microseconds;
-    /// Time in the source, or waiting for another thread's fetch of the same sample (µs, summed over threads).
+    /// Time reading from the source, or waiting for another thread's fetch (µs, summed over threads).
     source_us_total: Counter, Microseconds;
     /// Time decoding (µs, summed over threads).
     decode_us_total: Counter, Microseconds;
-    /// Batches that loader threads have filled.
+    /// Batches filled by loader threads.
     filled_total: Counter, Batches;
-    /// What these took (µs, summed over threads): reading, decoding, copying and deciding.
+    /// Time loader threads spent filling batches (µs, summed over threads): reading, decoding, copying, deciding.
     work_us_total: Counter, Microseconds;
-    /// Of this, on a processor (µs). Far less: threads wait for the source or for each other, or processors are short.
+    /// Processor time of that (µs). Far less than `work_us_total`: threads wait for the source or each other, or
+    /// processors are short.
     processor_us_total: Counter, Microseconds;
-    /// Samples delivered from where the cache has them, without being gathered in a batch slot.
+    /// Samples copied to the GPU straight from the cache, without a copy into a batch slot.
     in_place_samples_total: Counter, Samples;
     /// Samples that could not be read or decoded.
     bad_samples_total: Counter, Samples;
-    /// Bad samples that another sample replaced.
+    /// Bad samples replaced by another sample.
     substituted_total: Counter, Samples;
-    /// Samples that were credited with a score.
+    /// Samples that received a score.
     scores_total: Counter, Samples;
-    /// Samples whose scores were lost on their way from the GPU: no room in the mailbox, or their batch is forgotten.
-    /// High: they are read too slowly; training is not affected.
+    /// Samples whose scores were lost on the way from the GPU: the mailbox was full, or their batch was forgotten.
+    /// High: scores are read too slowly; training is not affected.
     scores_dropped_total: Counter, Samples;
-    /// Samples whose scores came later than the sampler's `lag` allows. High: raise `lag`, or score batches sooner; one
-    /// seed may give another order.
+    /// Samples whose scores arrived later than the sampler's `lag` allows. High: raise `lag`, or score batches sooner;
+    /// a seed may then give another order.
     scores_late_total: Counter, Samples;
-    /// Samples whose scores were no scores: rows that have no rank (NaN, infinite or ignored) or name no sample.
+    /// Samples whose score was invalid: NaN, infinite, ignored, or of no known sample.
     scores_unranked_total: Counter, Samples;
-    /// Of those, samples whose scores were below 0, which is no importance.
+    /// Samples whose score was below 0, which is no importance; part of `scores_unranked_total`.
     scores_negative_total: Counter, Samples;
-    /// Samples whose scores came a second time for the same batch, and were left out.
+    /// Samples scored a second time in the same batch; the second score was ignored.
     scores_repeated_total: Counter, Samples;
-    /// Samples whose rows are missing from the journal: its disk was slower than the run.
+    /// Samples whose rows are missing from the journal because its disk was slower than the run.
     journal_lost_total: Counter, Samples;
     /// The current epoch.
     epoch: Gauge, Epochs;
-    /// Batches delivered of the current epoch.
+    /// Batches delivered in the current epoch.
     batch: Gauge, Batches;
-    /// Batches an epoch has.
+    /// Batches in an epoch.
     batches_per_epoch: Gauge, Batches;
     /// Samples in the dataset.
     samples_in_dataset: Gauge, Samples;
-    /// Of these, the share of this rank: what it draws from in an epoch.
+    /// Samples that this rank draws from in an epoch.
     samples_in_share: Gauge, Samples;
     /// Samples in the cache.
     residents: Gauge, Samples;
     /// Bytes in the cache.
     cache_bytes: Gauge, Bytes;
-    /// Bytes that were asked for ahead of their batch, or have come and wait for it.
+    /// Bytes of prefetched samples: in flight, or waiting for their batch.
     read_ahead_bytes: Gauge, Bytes;
-    /// Requests to the store ahead of need that may be in flight, as many as its link has use for now; of files of this
-    /// machine that turned out to be slow, reads. 0: none are made.
+    /// Limit of in-flight prefetch requests, set by what the link can use; for slow local files, of reads. 0: nothing
+    /// is prefetched.
     read_ahead_requests: Gauge, Requests;
-    /// Times that this number was changed.
+    /// Changes of that limit.
     read_ahead_changes_total: Counter, Changes;
-    /// Why it was last: 1 as much may come with fewer, 2 as much comes with fewer, 3 less comes with fewer, 4 more
-    /// brings nothing, 5 the rate follows, 6 requests have become smaller, 7 requests have become larger, 8 more comes
-    /// than before, 9 less comes than before, 10 answers take longer and no more comes, 11 answers come sooner, 12 more
-    /// may come with more, 13 reads of files take long, 14 reads of files take no time. 0: it was not.
+    /// Reason of its last change. 0: no change yet.
     read_ahead_reason: Gauge, Code;
-    /// The most bytes that are asked for ahead of their batch or have come and wait for it; 0 where nothing is read
-    /// ahead.
+    /// Prefetch limit: most bytes in flight or waiting for their batch. 0: nothing is prefetched.
     read_ahead_limit_bytes: Gauge, Bytes;
-    /// Times that this limit was changed.
+    /// Changes of the prefetch limit.
     read_ahead_limit_changes_total: Counter, Changes;
-    /// Why it was last: 1 answers came late, 2 answers came in time for long. 0: it was not.
+    /// Reason of its last change. 0: no change yet.
     read_ahead_limit_reason: Gauge, Code;
-    /// The circuit before the disk tier: 0 closed, 1 open (it is left out), 2 half open (it is tried).
+    /// State of the disk tier's circuit breaker. Open: the tier is left out.
     disk_circuit: Gauge, Code;
-    /// Why the circuit opened or closed last: 1 it was later than the source, 2 it did not answer, 3 its reads fail, 4
-    /// it is no better yet, 5 it serves again. 0: it never did.
+    /// Reason of its last change. 0: no change yet.
     disk_circuit_reason: Gauge, Code;
     /// Bytes on the disk tier, those of other datasets and processes included.
     disk_bytes: Gauge, Bytes;
     /// The cache's limit in bytes.
     cache_capacity_bytes: Gauge, Bytes;
-    /// Memory handed out for cached samples, rounding and samples still being copied included.
+    /// Memory allocated for cached samples, with rounding and samples still being copied.
     arena_used_bytes: Gauge, Bytes;
-    /// The largest free piece of that memory, give or take an eighth. Far below what is free: it is fragmented, and
-    /// larger samples cannot be kept.
+    /// Largest contiguous free piece of the cache's memory, to an eighth. Far below the free bytes: the memory is
+    /// fragmented, and larger samples cannot be kept.
     arena_largest_free_bytes: Gauge, Bytes;
-    /// Bytes that the cache keeps about samples besides their own: scores, policy, ledger, places, tags. Per resident
-    /// at most 32 when all are resident; what is known about those that are not is part of it.
+    /// Memory for scores, policy and byte accounting: at most 32 bytes a resident when all samples are resident.
     cache_metadata_bytes: Gauge, Bytes;
     /// Batch slots that exist.
     slots_total: Counter, Batches;
-    /// Batch slots that are nobody's.
+    /// Batch slots that are free.
     slots_free: Gauge, Batches;
-    /// Batch slots in the consumer's hands. Near `slots_total`: the consumer holds on to batches.
+    /// Batch slots that the training holds. Near `slots_total`: it keeps batches.
     slots_lent: Gauge, Batches;
-    /// Batch slots under a copy to the device. Near `slots_total`: the device is that far behind.
+    /// Batch slots being copied to the device. Near `slots_total`: the device is that far behind.
     slots_copying: Gauge, Batches;
-    /// Complete batches that wait. Near 0: the consumer waits for data.
+    /// Complete batches that wait for the training. Near 0: the training waits for data.
     slots_ready: Gauge, Batches;
-    /// Loader threads that fill batches now; 0: the consumer's own thread does.
+    /// Loader threads that fill batches now. 0: the training's own thread does.
     workers: Gauge, Threads;
-    /// Times that their number was changed, with `num_workers="auto"`.
+    /// Changes of that number, with `num_workers="auto"`.
     workers_changes_total: Counter, Changes;
-    /// Why it was last: 1 the consumer waits, 2 threads hardly rest, 3 fewer have time enough, 4 fewer may bring as
-    /// much, 5 as much comes with fewer, 6 less comes with fewer. 0: it was not.
+    /// Reason of its last change. 0: no change yet.
     workers_reason: Gauge, Code;
-    /// Different samples delivered in this epoch.
+    /// Distinct samples delivered in this epoch.
     distinct_epoch: Gauge, Samples;
-    /// Different samples delivered since the start.
+    /// Distinct samples delivered since the start.
     distinct_ever: Gauge, Samples;
     /// Effective sample size of this epoch's weights so far, (Σw)²/(n Σw²), in millionths. Low: few samples carry the
     /// gradient.
     ess_ppm: Gauge, Millionths;
-    /// The part of the rows that sampler `auto` fetches in this epoch to keep to its stall target, in millionths. 0
-    /// without one.
+    /// Share of the rows that `sampler="auto"` may fetch in this epoch to meet its stall target, in millionths. 0: no
+    /// target.
     fetches_ppm: Gauge, Millionths;
-    /// Neighbouring samples that are new together in the next pass over the dataset, where `block` is `auto`.
+    /// Length of the runs of neighbours that enter together in the next pass, with `"block": "auto"`.
     block_samples: Gauge, Samples;
-    /// Mean age of the beliefs, in steps.
+    /// Mean age of the importances, in scored batches.
     score_age_steps: Gauge, Steps;
-    /// Times the stats page could not be written. The run goes on; its numbers grow stale on the page.
+    /// Failed attempts to write the stats page. The run goes on; other programs see old numbers.
     stats_failures_total: Counter, Failures;
 }
 
@@ -395,6 +407,7 @@ mod tests {
             assert_eq!(*unit == Unit::Microseconds, name.contains("_us_"), "{name}");
             assert_eq!(*unit == Unit::Bytes, name.contains("bytes"), "{name}");
             assert!(!unit.name().is_empty());
+            assert_eq!(*unit == Unit::Code, !number.codes().is_empty(), "{name}: its values need meanings");
         }
     }
 

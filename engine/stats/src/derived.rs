@@ -29,15 +29,15 @@ impl Derived {
 /// Hits by requests.
 pub const HIT_RATIO: Derived = Derived::ratio(
     "hit_ratio",
-    "Share of the requested samples that were in the cache, since the start. It says nothing without the coverage: \
-     replaying few samples hits well.",
+    "Share of the requested samples that were in the cache, since the start. Read it with `coverage_epoch`: repeating \
+     few samples hits very well.",
     |of| share(of("hits_total")?, of("requests_total")?),
 );
 
 /// Over what the cache did not have. Never added to the hit ratio.
 pub const ON_TIME_RATIO: Derived = Derived::ratio(
     "on_time_ratio",
-    "Share of the delivered samples that were no hits and lay ready when their batch needed them, since the start.",
+    "Share of the delivered samples without a cache hit that were ready when their batch needed them, since the start.",
     |of| {
         let on_time = of("on_time_total")?;
         share(on_time, on_time.saturating_add(of("late_total")?))
@@ -47,7 +47,7 @@ pub const ON_TIME_RATIO: Derived = Derived::ratio(
 /// See [`stall`].
 pub const STALL_FRACTION: Derived = Derived::ratio(
     "stall_fraction",
-    "Share of the consumer's time spent waiting for a batch, since the start.",
+    "Share of the training's time spent waiting for batches, since the start.",
     |of| stall(of("wait_us_total")?, of("busy_us_total")?),
 );
 

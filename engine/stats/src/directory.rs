@@ -60,7 +60,7 @@ impl Directory {
             Ok(fd) => fd,
             Err(Errno::NOENT) => return Ok(None),
             // What the kernel says to O_DIRECTORY | O_NOFOLLOW on a link differs between file systems.
-            Err(Errno::LOOP | Errno::NOTDIR) => return Err(format!("{}: a link or no directory", path.display())),
+            Err(Errno::LOOP | Errno::NOTDIR) => return Err(format!("{}: not a directory, or a link", path.display())),
             Err(errno) => return Err(format!("{}: {errno}", path.display())),
         };
         let stat = rustix::fs::fstat(&fd).map_err(|errno| format!("{}: {errno}", path.display()))?;
@@ -164,7 +164,7 @@ mod tests {
         assert!(Directory::create(&at("dangling")).is_err());
         assert!(!at("nowhere").exists(), "the link was not followed");
         std::fs::write(at("file"), "").unwrap();
-        assert!(Directory::create(&at("file")).unwrap_err().contains("no directory"));
+        assert!(Directory::create(&at("file")).unwrap_err().contains("not a directory"));
         std::fs::set_permissions(at("made"), PermissionsExt::from_mode(0o770)).unwrap();
         assert!(Directory::open(&at("made")).unwrap_err().contains("0770"));
         assert!(Directory::open(&at("missing")).unwrap().is_none());

@@ -121,7 +121,7 @@ fn read(directory: &Directory, name: &str) -> Result<Option<JobPage>, String> {
     let bytes = usize::try_from(stat.st_size).unwrap_or(0);
     if bytes > PAGE_BYTES_MAX {
         page::check_head(&head(&file)?)?;
-        return Err(format!("{bytes} bytes long, no stats page has more than {PAGE_BYTES_MAX}"));
+        return Err(format!("{bytes} bytes long: stats pages have at most {PAGE_BYTES_MAX}"));
     }
     // Before reading: a page that is read after its engine was seen dead cannot change any more.
     let locked = is_locked(&file);

@@ -221,7 +221,7 @@ pub(super) fn update(sequence: u64, seconds: u64, now_unix_ms: u64, snapshot: &S
 /// One line that says what it is instead.
 pub(super) fn check_head(bytes: &[u8]) -> Result<(), String> {
     if !is_page(bytes) {
-        return Err("no stats page: the magic bytes are missing".to_owned());
+        return Err("not a stats page: the magic bytes are missing".to_owned());
     }
     if let Some(version) = version(bytes).filter(|&version| version != VERSION) {
         let whose = if version < VERSION { "an older" } else { "a newer" };
@@ -239,13 +239,13 @@ pub(super) fn check_head(bytes: &[u8]) -> Result<(), String> {
 pub(super) fn parse(bytes: &[u8]) -> Result<Contents, String> {
     check_head(bytes)?;
     let Some(head) = bytes.get(..LIVE_AT) else {
-        return Err(format!("{} bytes long, the head of a stats page alone has {LIVE_AT}", bytes.len()));
+        return Err(format!("{} bytes long: shorter than a stats page's head of {LIVE_AT}", bytes.len()));
     };
     let header: Header = bytemuck::pod_read_unaligned(head);
     let (counters, history) = (header.counters as usize, header.history as usize);
     let sizes = [header.header_bytes as usize, header.ring as usize];
     if sizes != [LIVE_AT, RING] || counters.max(history) > PAGE_BYTES_MAX || header.page_bytes > PAGE_BYTES_MAX as u64 {
-        return Err("its sizes are not those of a stats page".to_owned());
+        return Err("its sizes do not belong to a stats page".to_owned());
     }
     let places = Places::new(counters, history);
     let page_bytes = places.names_at + header.names_bytes as usize;

@@ -7,6 +7,8 @@
 //! A lock that another thread held at the fork stays locked in the child for ever. So a `static` that is locked is a
 //! [`PerProcess`] or is only tried; everything else belongs to an object that refuses to be used in a child.
 
+pub mod process;
+
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::process::abort;

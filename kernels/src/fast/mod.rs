@@ -21,6 +21,7 @@ mod prefetch;
 mod row;
 mod team;
 
+pub use self::prefetch::prefetch_row;
 pub use self::team::{Team, use_team};
 
 use self::block::Block;

@@ -16,3 +16,15 @@ pub(super) fn prefetch(next: &[u8], at: usize) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (next, at);
 }
+
+/// How much of a row is asked for ahead of its copy. From there on the processor reads ahead by itself, and more lines
+/// than it can wait for at once only hold up the copy under way: of rows of 3 KB, a whole row ahead cost as much as it
+/// gained, 512 bytes made an epoch from the cache 8 % cheaper than none or all (x86-64, 2026-11-23).
+const AHEAD_BYTES: usize = 512;
+
+/// Asks for the first 512 bytes of a row that is copied after the present one: a copy of a few KB ends before the
+/// processor has seen that it should read ahead, and then waits for memory again at the next row.
+#[inline]
+pub fn prefetch_row(row: &[u8]) {
+    (0..row.len().min(AHEAD_BYTES)).step_by(64).for_each(|at| prefetch(row, at));
+}

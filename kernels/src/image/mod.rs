@@ -134,10 +134,10 @@ pub enum ImageError {
     #[error("images of {0} channels cannot be augmented, only those of 1 or 3: leave augment out")]
     Channels(usize),
     /// A chance, by its name.
-    #[error("{0}={1} is no chance: need 0 to 1")]
+    #[error("{0}={1} is not a probability: need 0 to 1")]
     Chance(&'static str, f64),
     /// Alpha of mixing.
-    #[error("{0}={1} is no alpha of Beta(alpha, alpha): need 0, for none, to 1000")]
+    #[error("{0}={1} is not an alpha of Beta(alpha, alpha): need 0 (off) to 1000")]
     Alpha(&'static str, f64),
     /// How many there are of mean or std.
     #[error("{0} has {1} values for {2} channels: give one, or one a channel")]
@@ -149,7 +149,8 @@ pub enum ImageError {
     Value(&'static str, f64),
     /// Bytes cannot be normalised.
     #[error(
-        "dtype uint8 with mean or std: normalised values are no bytes; use float32, float16 or bfloat16, or leave them out"
+        "dtype uint8 with mean or std: normalised values do not fit bytes; use float32, float16 or bfloat16, or \
+         leave them out"
     )]
     Bytes,
 }

@@ -1,4 +1,4 @@
-"""lossfeed feeds a training run by its own losses.
+"""lossfeed: a data loader that the training's own losses steer.
 
 The GPU already computes every sample's loss. lossfeed reads the logits once, turns them into per-sample scores, and
 lets the scores decide which samples stay in host memory, which come next, and with what weight::
@@ -16,6 +16,7 @@ lets the scores decide which samples stay in host memory, which come next, and w
 
 * :func:`open` a directory, tar shards, a URL, arrays or a torch Dataset.
 * :class:`Loader` iterates it; ``score``, ``cross_entropy`` and ``score_losses`` take scores home.
+* :class:`Cache`, :class:`Sampling`, :class:`Reading`: its options by topic.
 * :func:`concat` makes one dataset of several.
 * :class:`ImageTransform` crops, flips and normalises, on the GPU where there is one.
 * :class:`Packed` puts samples of varying length end to end.
@@ -26,9 +27,8 @@ lets the scores decide which samples stay in host memory, which come next, and w
 torch and NumPy are imported when they are used; neither is required to import this.
 """
 
-from ._batch import Batch
-from ._columns import SampleScores
-from ._errors import (
+from ._base.errors import (
+    CounterError,
     DeviceError,
     Error,
     InternalError,
@@ -44,19 +44,24 @@ from ._errors import (
     TrainingWarning,
     UsageError,
 )
-from ._foreign import Scores
-from ._images import ImageTransform
-from ._loader import Loader
-from ._loss import cross_entropy
+from ._batch.batch import Batch
+from ._batch.packed import Packed
+from ._data.data import Data, concat
+from ._data.open import open
+from ._loader.external import Scores
+from ._loader.loader import Loader
+from ._loader.stage import stage
+from ._loader.topics import Cache, Reading, Sampling
+from ._loss.columns import SampleScores
+from ._loss.cross_entropy import cross_entropy
+from ._loss.sample_scores import sample_scores
 from ._native import __version__
-from ._data import Data, concat
-from ._open import open
-from ._packed import Packed
-from ._scores import sample_scores
-from ._stage import stage
+from ._transform.image import ImageTransform
 
 __all__ = [
     "Batch",
+    "Cache",
+    "CounterError",
     "Data",
     "DeviceError",
     "Error",
@@ -67,9 +72,11 @@ __all__ = [
     "MemoryLimitError",
     "OutageError",
     "Packed",
+    "Reading",
     "ResumeWarning",
     "SampleError",
     "SampleScores",
+    "Sampling",
     "Scores",
     "SettingsError",
     "SourceError",
@@ -84,3 +91,7 @@ __all__ = [
     "sample_scores",
     "stage",
 ]
+
+# What users see: in tracebacks, in help and in pickles.
+for _name in set(__all__) - {"__version__"}:
+    globals()[_name].__module__ = "lossfeed"

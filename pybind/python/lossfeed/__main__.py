@@ -5,7 +5,7 @@ import signal
 import sys
 from typing import Any
 
-from lossfeed import _native
+from . import _native
 from lossfeed.train import main as train
 
 

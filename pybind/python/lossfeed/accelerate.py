@@ -9,10 +9,10 @@ from accelerate.data_loader import DataLoaderStateMixin
 from accelerate.state import GradientState
 from torch.utils.data import IterableDataset
 
-from ._batch import Batch
-from ._generic import D, Y
-from ._loader import Loader
-from ._together import Together
+from ._batch.batch import Batch
+from ._batch.generic import D, Y
+from ._loader.all_ranks_state import Together
+from ._loader.loader import Loader
 
 
 class Batches(Together[D, Y]):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._generic import D, Y
-from ._order import Order
-from ._together import Together
+from ._batch.generic import D, Y
+from ._loader.all_ranks_state import Together
+from ._loader.sampler_view import Order
 
 
 class Batches(Together[D, Y]):

@@ -1,6 +1,6 @@
 """The words that keywords take, for signatures of your own: ``def train(sampler: lossfeed.typing.Sampler)``."""
 
-from ._words import (
+from ._base.literals import (
     Augment,
     CacheForm,
     CopyPath,

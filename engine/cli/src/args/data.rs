@@ -9,8 +9,8 @@ use super::units::bytes;
 /// `lossfeed pack`.
 #[derive(Debug, Clone, Args)]
 #[command(
-    after_help = "Stores are reached by their usual environment (AWS_*, GOOGLE_*, AZURE_*). Images are copied as they are. \
-                        Labels stand in folder names, or in key.cls members where the source has numbers alone. Other parts of a sample \
+    after_help = "Stores are reached by their usual environment (AWS_*, GOOGLE_*, AZURE_*). Images are copied unchanged. \
+                        Labels are folder names, or key.cls members if the source has only numbers. Other parts of a sample \
                         become members beside its image: text key.NAME.txt, numbers key.NAME.npy."
 )]
 pub struct PackArgs {
@@ -18,19 +18,19 @@ pub struct PackArgs {
     pub source: String,
     /// Where to put the shards: a folder of this machine, new or empty
     pub folder: PathBuf,
-    /// What of the samples to pack, as lossfeed.open(…, fields=) takes it: columns of Parquet files, members of shards
+    /// Parts of the samples to pack, as in lossfeed.open(…, fields=): columns of Parquet files, members of shards
     #[arg(long, value_delimiter = ',')]
     pub fields: Vec<String>,
-    /// How long a shard may become: "256MB"
+    /// Size limit of a shard: "256MB"
     #[arg(long, value_name = "SIZE", default_value = "256MB", value_parser = bytes)]
     pub shard_size: u64,
-    /// Which order of the samples, of all that there are
+    /// Seed of the random order of the samples
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "keep_order")]
     pub seed: u64,
-    /// Keep the source's order: neighbours stay neighbours, also where they are alike
+    /// Keep the source's order, without mixing
     #[arg(long)]
     pub keep_order: bool,
-    /// Go on with a folder that an earlier call with the same options began
+    /// Continue in a folder that an earlier call with the same options started
     #[arg(long)]
     pub resume: bool,
     /// One JSON document instead of lines
@@ -43,13 +43,13 @@ pub struct PackArgs {
 pub struct IndexArgs {
     /// The dataset: tar shards or a URL, as for lossfeed.open
     pub source: String,
-    /// The folder that keeps indexes, as lossfeed.open(…, index_cache=FOLDER) takes it; made if it is not there
+    /// Folder for the index, for lossfeed.open(…, index_cache=FOLDER); created if missing
     #[arg(long, value_name = "FOLDER")]
     pub cache: PathBuf,
     /// Read the whole dataset and keep a CRC-32 of every sample, for lossfeed.open(…, checksums=True)
     #[arg(long)]
     pub checksums: bool,
-    /// The members that samples are made of, as lossfeed.open(…, fields=) takes them: jpg,json,cls
+    /// Members of each sample, as in lossfeed.open(…, fields=): jpg,json,cls
     #[arg(long, value_delimiter = ',')]
     pub fields: Vec<String>,
     /// One JSON document instead of lines

@@ -141,11 +141,11 @@ mod tests {
         let cli =
             Cli::parse_from(["lossfeed", "train", "--latency", "2ms", "--compare", "shade,cost-aware", "--seeds", "2"]);
         let Command::Train(options) = cli.command else { panic!("not train") };
-        let json: serde_json::Value = serde_json::from_str(&options.to_json()).unwrap();
+        let json: serde_json::Value = serde_json::to_value(&options).unwrap();
         assert_eq!(json["latency"], 0.002);
         assert_eq!(json["compare"], serde_json::json!(["shade", "cost-aware"]));
         assert_eq!(json["seeds"], 2);
-        assert!(["bandwidth", "batch_size", "record"].iter().all(|left_out| json[left_out].is_null()));
+        assert!(["bandwidth", "batch_size", "journal"].iter().all(|left_out| json[left_out].is_null()));
         assert_eq!(json["json"], false);
         assert_eq!(json.as_object().unwrap().len(), 24);
     }

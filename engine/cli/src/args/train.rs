@@ -46,7 +46,7 @@ pub struct TrainArgs {
     /// Convolutions in each stage of the network; those after the first are residual blocks [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), help_heading = "Model")]
     pub depth: Option<u32>,
-    /// Give this share of the training samples a wrong label ("20%"), chosen by the seed: what do scores make of it?
+    /// Give this share of the training samples a wrong label ("20%"), chosen by the seed, to see how scores react
     #[arg(long, value_name = "SHARE", help_heading = "Data path")]
     pub wrong_labels: Option<String>,
     /// Where the model runs: cpu, cuda or cuda:N [default: cuda if there is one]
@@ -65,17 +65,17 @@ pub struct TrainArgs {
     /// Bandwidth of the store, per second ("20MB", "1GiB")
     #[arg(long, value_name = "SIZE", value_parser = bytes, help_heading = "Data path")]
     pub bandwidth: Option<u64>,
-    /// Requests to the store fail on purpose, drawn from this seed: what is trained on must be the same. Takes a checksum
-    /// of every sample first
+    /// Requests to the store fail on purpose, drawn from this seed; training must not change. Checksums every sample
+    /// first
     #[arg(long, value_name = "SEED", help_heading = "Data path")]
     pub chaos: Option<u64>,
-    /// Loader threads; 0 works in the training thread
+    /// Loader threads; 0 loads in the training thread
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1024), help_heading = "Data path")]
     pub workers: Option<u32>,
-    /// Bring every image to HEIGHTxWIDTH; needed where their sizes differ
+    /// Resize every image to HEIGHTxWIDTH; needed if sizes differ
     #[arg(long, value_name = "HxW", help_heading = "Data path")]
     pub resize: Option<String>,
-    /// What every delivery draws anew: nothing, a shift by up to an eighth of the side, or that and a mirror image
+    /// Random augmentation of each delivery: none, a shift by up to an eighth of the side, or that and mirroring
     /// [default: crop-flip; none for the digits]
     #[arg(long, value_name = "KIND", value_parser = ["none", "crop", "crop-flip"], help_heading = "Data path")]
     pub augment: Option<String>,
@@ -84,21 +84,12 @@ pub struct TrainArgs {
     pub work_dir: Option<String>,
 
     /// Write each run's journal into this folder, for `lossfeed replay --trace`: POLICY-seedN.csv.gz
-    #[arg(long, value_name = "DIR", help_heading = "Output")]
-    pub record: Option<String>,
+    #[arg(long, alias = "record", value_name = "DIR", help_heading = "Output")]
+    pub journal: Option<String>,
     /// One JSON object a line instead of bars and a table
     #[arg(long, help_heading = "Output")]
     pub json: bool,
     /// Only the final table
     #[arg(long, short, help_heading = "Output")]
     pub quiet: bool,
-}
-
-impl TrainArgs {
-    /// The options as one flat JSON object. `latency` is in seconds, `bandwidth` in bytes per second, an option left
-    /// out is `null`.
-    pub fn to_json(&self) -> String {
-        // Numbers, strings, booleans and lists of them: serialising cannot fail.
-        serde_json::to_string(self).unwrap_or_default()
-    }
 }

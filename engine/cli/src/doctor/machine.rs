@@ -166,7 +166,7 @@ pub(super) fn stats_pages() -> Check {
     }
     Check::limited(
         "stats pages",
-        format!("no place for them ({}): `lossfeed smi` will not see engines", refused.join("; ")),
+        format!("no directory for them ({}): `lossfeed smi` will not see engines", refused.join("; ")),
         "LOSSFEED_RUNTIME_DIR=DIR names a directory that is yours alone",
     )
 }

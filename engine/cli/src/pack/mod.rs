@@ -98,7 +98,7 @@ pub(crate) fn run(args: &PackArgs) -> i32 {
 fn pack(args: &PackArgs) -> Result<Report> {
     let started = Instant::now();
     if args.shard_size == 0 {
-        return Err(Error::settings("--shard-size 0 holds nothing: give a size such as 256MB"));
+        return Err(Error::settings("--shard-size is 0: give a size such as 256MB"));
     }
     check_apart(&args.source, &args.folder)?;
     let source = source::open(&args.source, &OpenOptions { fields: args.fields.clone(), ..OpenOptions::default() })?;
@@ -164,7 +164,7 @@ fn check_apart(source: &str, folder: &Path) -> Result<()> {
     }
     match target.starts_with(&packed) {
         true => Err(Error::settings(format!(
-            "{} lies in {}, which is packed and could not be opened with shards in it: give a folder beside it",
+            "{} is inside {}, the folder to be packed: give a folder outside of it",
             folder.display(),
             source.display()
         ))),
@@ -185,7 +185,7 @@ fn prepare(folder: &Path, resume: bool) -> Result<HashSet<String>> {
             there.insert(name);
         } else {
             return Err(Error::settings(format!(
-                "{} is not empty, it holds {name}: give a new folder, or --resume to go on with what was begun there",
+                "{} is not empty, it holds {name}: give a new folder, or --resume to continue packing there",
                 folder.display()
             )));
         }
@@ -210,7 +210,8 @@ fn fields(source: &dyn Source) -> Vec<String> {
 fn check(source: &dyn Source, labels: &Labels<'_>, shards: &[Vec<SampleId>], folder: &Path) -> Result<u64> {
     let other = |what: String| {
         Error::unreadable(format!(
-            "{} does not hold what was to be packed: {what}; if it was begun with other options or another source, give a new folder",
+            "{} does not hold this packing's result: {what}; if it was started with other options or another source, \
+             give a new folder",
             folder.display()
         ))
     };
@@ -232,7 +233,7 @@ fn check(source: &dyn Source, labels: &Labels<'_>, shards: &[Vec<SampleId>], fol
             && found.get(at as usize) == labels.all().get(id as usize);
         if !alike {
             return Err(other(format!(
-                "{name} ({} bytes) stands where {} belongs",
+                "{name} ({} bytes) is in the place of {}",
                 packed.payload_bytes(at),
                 source.name(id)
             )));

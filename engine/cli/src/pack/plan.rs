@@ -70,7 +70,7 @@ pub(super) fn key(id: SampleId, labels: &Labels<'_>) -> Result<String> {
             let label = labels.get(id as usize).copied().and_then(|label| usize::try_from(label).ok());
             let class = label.and_then(|label| classes.get(label));
             let class =
-                class.ok_or_else(|| Error::sample(format!("sample {id} is of no class that the source names")))?;
+                class.ok_or_else(|| Error::sample(format!("sample {id} has a class that the source does not name")))?;
             Ok(format!("{class}/{id:08}"))
         }
         Labels::Numbers(_) | Labels::None => Ok(format!("{id:08}")),

@@ -103,7 +103,7 @@ fn what_was_begun_is_gone_on_with_and_nothing_else_is_touched() {
     // The same folder with another order is another dataset, and says so.
     let other =
         pack(&args(&data, &folder, &["--shard-size", "8kB", "--seed", "1", "--resume"])).unwrap_err().to_string();
-    assert!(other.contains("does not hold what was to be packed"), "{other}");
+    assert!(other.contains("does not hold this packing's result"), "{other}");
     // Somebody else's file.
     let foreign = root.path().join("foreign");
     fs::create_dir(&foreign).unwrap();
@@ -134,7 +134,7 @@ fn shards_do_not_go_into_what_is_packed() {
     std::os::unix::fs::symlink(&source, &link).unwrap();
     for folder in [source.join("shards"), source.clone(), link.join("a/b"), source.join("x/../y")] {
         let error = pack(&args(&source, &folder, &[])).err().unwrap().to_string();
-        assert!(error.contains("which is packed") && error.contains("beside it"), "{error}");
+        assert!(error.contains("the folder to be packed") && error.contains("outside of it"), "{error}");
     }
     pack(&args(&source, &root.path().join("shards"), &[])).unwrap();
 }

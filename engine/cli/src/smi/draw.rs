@@ -103,7 +103,7 @@ fn gpus(screen: &mut Screen, snapshot: &Snapshot) {
         return;
     }
     if snapshot.gpus.is_empty() {
-        let why = snapshot.nvml.detail.as_deref().unwrap_or("NVML answers and knows none");
+        let why = snapshot.nvml.detail.as_deref().unwrap_or("NVML reports no device");
         screen.line([format!("no device: {why}").into()]);
         return;
     }
@@ -198,7 +198,7 @@ fn details(screen: &mut Screen, engine: &Engine, levels: [&'static str; 8]) {
     )
     .into()]);
     screen.line([format!(
-        "cache   {}   {} of {} samples   evicted {}   passed by {}",
+        "cache   {}   {} of {} samples   evicted {}   bypassed {}",
         pair(engine.counter("cache_bytes"), engine.counter("cache_capacity_bytes")),
         count("residents"),
         count("samples_in_dataset"),
@@ -207,7 +207,7 @@ fn details(screen: &mut Screen, engine: &Engine, levels: [&'static str; 8]) {
     )
     .into()]);
     screen.line([format!(
-        "slots   {}: ready {}  lent {}  copying {}   scores {}   dropped {}   age {} steps",
+        "slots   {}: ready {}  held {}  copying {}   scores {}   dropped {}   age {} steps",
         count("slots_total"),
         count("slots_ready"),
         count("slots_lent"),
@@ -218,7 +218,7 @@ fn details(screen: &mut Screen, engine: &Engine, levels: [&'static str; 8]) {
     )
     .into()]);
     if let Some(workers) = engine.counter("workers") {
-        let own = if workers == 0 { ": the training's own loads" } else { "" };
+        let own = if workers == 0 { ": the training thread loads" } else { "" };
         let changed = changed(engine, Knob::Threads).map(|changed| format!("   {changed}"));
         screen.line([format!("threads {workers}{own}{}", changed.unwrap_or_default()).into()]);
     }
@@ -245,35 +245,35 @@ fn changed(engine: &Engine, knob: Knob) -> Option<String> {
     let code = engine.counter(about.reason)?.checked_sub(1)?;
     let why = about.reasons.get(code as usize)?;
     let changes = engine.counter(about.changes).map_or(UNKNOWN.to_owned(), |n| decimal(n as f64, ""));
-    Some(format!("changed {changes} times, last because {why}"))
+    Some(format!("changed {changes} times (last: {why})"))
 }
 
-/// How what was not in the cache came, and what was decided about reading last.
+/// How misses arrived, and the last decisions about reading.
 fn reading(screen: &mut Screen, engine: &Engine) {
     let count = |name: &str| engine.counter(name).map_or(UNKNOWN.to_owned(), |n| decimal(n as f64, ""));
     let fetched = engine.counter("on_time_total").unwrap_or(0) + engine.counter("late_total").unwrap_or(0);
     let ahead = engine.counter("read_ahead_requests").filter(|&requests| requests > 0);
     if fetched > 0 || ahead.is_some() {
         let ratio = stats::ON_TIME_RATIO.of(&|name| engine.counter(name));
-        let on_time = ratio.map(|ratio| format!("{:.1}% of what was no hit on time", ratio * 100.0));
+        let on_time = ratio.map(|ratio| format!("{:.1}% of misses", ratio * 100.0));
         let requests = ahead.map(|requests| {
             let changed = changed(engine, Knob::Requests).map(|changed| format!(", {changed}"));
             format!("requests {requests}{}", changed.unwrap_or_default())
         });
         let parts: Vec<String> = on_time.into_iter().chain(requests).collect();
-        screen.line([format!("ahead   {}", parts.join("   ")).into()]);
+        screen.line([format!("on time {}", parts.join("   ")).into()]);
     }
     if let Some(changed) = changed(engine, Knob::Lead) {
         let held = pair(engine.counter("read_ahead_bytes"), engine.counter("read_ahead_limit_bytes"));
-        screen.line([format!("lead    {held}, {changed}").into()]);
+        screen.line([format!("window  {held}, {changed}").into()]);
     }
     let state = engine.counter("disk_circuit").and_then(circuit::State::of_code);
     let used = ["disk_hits_total", "disk_misses_total", "disk_skipped_total", "disk_bytes"];
     if let Some(state) = state.filter(|_| used.iter().any(|name| engine.counter(name).is_some_and(|n| n > 0))) {
         let why = engine.counter("disk_circuit_reason").and_then(circuit::Why::of_code);
-        let why = why.map(|why| format!(", last because {why}, opened {} times", count("disk_opened_total")));
+        let why = why.map(|why| format!(" (last: {why}), opened {} times", count("disk_opened_total")));
         let text = format!(
-            "disk    circuit {state}{}   hits {}   missing {}   failed {}   left out {}",
+            "disk    breaker {state}{}   hits {}   misses {}   failed {}   skipped {}",
             why.unwrap_or_default(),
             count("disk_hits_total"),
             count("disk_misses_total"),

@@ -225,7 +225,7 @@ impl Control {
     pub fn restore_buffer(&mut self, words: &[u32], bytes: &dyn Fn(SampleId) -> u64) -> Result<()> {
         let samples = self.scores.len();
         let (Books::Here(ledger), Some(buffered)) = (&mut self.books, &mut self.buffered) else {
-            return Err(Error::internal("a buffer is restored where there is none"));
+            return Err(Error::internal("the state holds a buffer, but this sampler has none"));
         };
         if *words == [EMPTY_BUFFER] {
             return Ok(());

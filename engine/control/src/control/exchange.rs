@@ -58,13 +58,13 @@ impl News {
     /// `Settings` for a sample that the dataset has not, or a score that is none.
     pub fn from_words([id, bits, step]: [u32; 3], samples: usize) -> Result<Self> {
         if id as usize >= samples {
-            return Err(Error::settings(format!("news of sample {id} in a dataset of {samples}: they are damaged")));
+            return Err(Error::settings(format!("exchanged score of sample {id} of {samples}: it is damaged")));
         }
         let score = f32::from_bits(bits);
         let standing = What::STANDINGS.into_iter().find(|&(_, of)| of == bits).map(|(what, _)| what);
         let what = standing.or_else(|| score.is_finite().then_some(What::Score(score)));
         let what = what.ok_or_else(|| {
-            Error::settings(format!("news of sample {id} bring the score {score} ({bits:#x}): they are damaged"))
+            Error::settings(format!("exchanged score {score} ({bits:#x}) of sample {id}: it is damaged"))
         })?;
         Ok(Self { id, what, step })
     }

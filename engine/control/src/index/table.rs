@@ -202,7 +202,7 @@ impl ScoreTable {
         let wrong = |(&value, &stamp): (&f32, &u32)| value.is_infinite() || (value.is_nan() && stamp > FAILED);
         if let Some(id) = importance.iter().zip(stamps).position(wrong) {
             return Err(Error::settings(format!(
-                "the state's belief about sample {id} is {} with stamp {}: it is damaged",
+                "the state's importance of sample {id} is {} with stamp {}: it is damaged",
                 importance[id], stamps[id]
             )));
         }

@@ -5,7 +5,7 @@
 //! all of them. One ledger lives under one lock, taken once a batch.
 
 use crate::index::{NextUse, Residents, ScoreTable, Sizes};
-use crate::policy::{Left, Needs, Policy, View};
+use crate::policy::{Needs, Policy, View};
 use crate::types::SampleId;
 
 /// The most residents that leave in one [`Ledger::resize`], so that a lock is not held for long.
@@ -40,8 +40,6 @@ pub struct Counts {
     pub cancelled: u64,
     /// Residents that left because the cache became smaller.
     pub shrunk: u64,
-    /// Residents whose bytes were in memory and are gone.
-    pub lost: u64,
 }
 
 /// The books of one cache: capacity, residents, and the policy that orders them.
@@ -182,7 +180,7 @@ impl Ledger {
         while self.books.used > capacity_bytes && left.len() < LEAVE_MAX {
             let view = self.books.view(scores);
             let Some(id) = self.policy.weakest(&view).filter(|&id| self.books.residents.contains(id)) else { break };
-            self.policy.left(id, Left::Shrunk);
+            self.policy.left(id);
             self.books.leave(id);
             left.push(id);
         }
@@ -208,17 +206,9 @@ impl Ledger {
     /// resident (it may have given way to another in the meantime).
     pub fn cancel(&mut self, id: SampleId) {
         if self.books.residents.contains(id) {
-            self.policy.left(id, Left::Cancelled);
+            self.policy.left(id);
             self.books.leave(id);
             self.counts.cancelled += 1;
-        }
-    }
-    /// A resident leaves because its bytes, which were in memory, are gone. Nothing happens if `id` is no resident.
-    pub fn lose(&mut self, id: SampleId) {
-        if self.books.residents.contains(id) {
-            self.policy.left(id, Left::Lost);
-            self.books.leave(id);
-            self.counts.lost += 1;
         }
     }
     /// The belief about `id`, resident or not, is now `importance`. Call it after [`ScoreTable::record`].
@@ -301,8 +291,8 @@ impl Ledger {
         if counted != booked {
             return Err(format!("{counted} samples are resident, {booked} are booked"));
         }
-        let Counts { hits: _, misses, admitted, bypassed, evicted, cancelled, shrunk, lost } = self.counts;
-        if admitted + bypassed != misses || admitted != evicted + cancelled + shrunk + lost + counted as u64 {
+        let Counts { hits: _, misses, admitted, bypassed, evicted, cancelled, shrunk } = self.counts;
+        if admitted + bypassed != misses || admitted != evicted + cancelled + shrunk + counted as u64 {
             return Err(format!("the counts do not add up with {counted} residents: {:?}", self.counts));
         }
         let view = self.books.view(scores);

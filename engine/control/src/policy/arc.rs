@@ -2,7 +2,7 @@
 //! follows from who is missed.
 
 use super::queues::Queues;
-use super::{Entry, Left, Needs, Policy, Suits, View, check_members};
+use super::{Entry, Needs, Policy, Suits, View, check_members};
 use crate::types::SampleId;
 
 /// For the registry.
@@ -129,7 +129,7 @@ impl Policy for AdaptiveReplacement {
         self.queues.settle(view.sizes);
         self.find(false)
     }
-    fn left(&mut self, id: SampleId, _why: Left) {
+    fn left(&mut self, id: SampleId) {
         self.queues.drop_out(id);
     }
     fn prefetch(&self, ids: &[SampleId]) {

@@ -1,13 +1,13 @@
 //! Belady's MIN with bypass: the bound that no policy beats on a known order.
 
-use super::{Entry, Left, Needs, Policy, Suits, View, check_members, take_least};
+use super::{Entry, Needs, Policy, Suits, View, check_members, take_least};
 use crate::index::{NextUse, PriorityQueue};
 use crate::types::SampleId;
 
 /// For the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "belady",
-    help: "Belady's bound: who is needed farthest in the future gives way",
+    help: "Belady's bound: evicts the sample needed farthest in the future",
     needs: Needs::NEXT_EPOCH,
     suits: Suits::Nobody,
     make: |samples| Box::new(Belady::new(samples)),
@@ -58,7 +58,7 @@ impl Policy for Belady {
     fn weakest(&mut self, _view: &View<'_>) -> Option<SampleId> {
         self.residents.peek().map(|(id, _)| id)
     }
-    fn left(&mut self, id: SampleId, _why: Left) {
+    fn left(&mut self, id: SampleId) {
         self.residents.remove(id);
     }
     fn planned(&mut self, next_use: &NextUse, _order: &[SampleId]) {

@@ -1,14 +1,14 @@
 //! CLRFU, the policy of DLCache: uses count less the older they are, and of equals the one that is cheaper to fetch
 //! again gives way. The frequency part is LRFU (Lee, Choi, Kim, Noh, Min, Cho and Kim, IEEE ToC 2001).
 
-use super::{Entry, Left, Needs, Policy, Suits, View, check_members, take_least};
+use super::{Entry, Needs, Policy, Suits, View, check_members, take_least};
 use crate::index::{NextUse, PriorityQueue};
 use crate::types::SampleId;
 
 /// For the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "clrfu",
-    help: "CLRFU: the fewest uses gives way, counting half as much each epoch, of equals the smallest sample",
+    help: "CLRFU: evicts the least used sample, uses halved each epoch; among equals the smallest",
     needs: Needs::NOTHING,
     suits: Suits::Nobody,
     make: |samples| Box::new(Clrfu::new(samples)),
@@ -81,7 +81,7 @@ impl Policy for Clrfu {
     fn weakest(&mut self, _view: &View<'_>) -> Option<SampleId> {
         self.residents.peek().map(|(id, _)| id)
     }
-    fn left(&mut self, id: SampleId, _why: Left) {
+    fn left(&mut self, id: SampleId) {
         self.residents.remove(id);
     }
     fn planned(&mut self, _next_use: &NextUse, _order: &[SampleId]) {

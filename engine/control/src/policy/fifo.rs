@@ -1,7 +1,7 @@
 //! First in, first out.
 
-use super::unrolled::Unrolled;
-use super::{Entry, Left, Needs, Policy, Suits, View, check_members};
+use super::list::{Lists, ONLY};
+use super::{Entry, Needs, Policy, Suits, View, check_members};
 use crate::types::SampleId;
 
 /// For the registry.
@@ -13,16 +13,16 @@ pub(super) const ENTRY: Entry = Entry {
     make: |samples| Box::new(Fifo::new(samples)),
 };
 
-/// Evicts the resident that was admitted first, however often it was used since. 4 bytes a sample and 4¼ to 5⅝ a resident.
+/// Evicts the resident that was admitted first, however often it was used since. 8 bytes a sample.
 #[derive(Debug)]
 pub struct Fifo {
-    arrivals: Unrolled,
+    arrivals: Lists,
 }
 
 impl Fifo {
     /// No residents; ids `0..samples`.
     pub fn new(samples: usize) -> Self {
-        Self { arrivals: Unrolled::new(samples) }
+        Self { arrivals: Lists::new(samples, 1) }
     }
 }
 
@@ -35,16 +35,16 @@ impl Policy for Fifo {
     }
     fn hit(&mut self, _id: SampleId, _view: &View<'_>) {}
     fn place(&mut self, id: SampleId, view: &View<'_>, victims: &mut Vec<SampleId>) -> bool {
-        let made = self.arrivals.take_oldest(view.missing(id), view.sizes, victims);
+        let made = self.arrivals.take_oldest(ONLY, view.missing(id), view.sizes, victims);
         if made {
-            self.arrivals.push_newest(id);
+            self.arrivals.push_newest(ONLY, id);
         }
         made
     }
     fn weakest(&mut self, _view: &View<'_>) -> Option<SampleId> {
-        self.arrivals.oldest()
+        self.arrivals.oldest(ONLY)
     }
-    fn left(&mut self, id: SampleId, _why: Left) {
+    fn left(&mut self, id: SampleId) {
         self.arrivals.remove(id);
     }
     fn prefetch(&self, ids: &[SampleId]) {
@@ -54,7 +54,6 @@ impl Policy for Fifo {
         self.arrivals.metadata_bytes()
     }
     fn check(&self, view: &View<'_>) -> Result<(), String> {
-        self.arrivals.check()?;
-        check_members(self.arrivals.iter(), view)
+        check_members(self.arrivals.iter(ONLY), view)
     }
 }

@@ -18,7 +18,7 @@
 
 use super::debts::Debts;
 use super::importance::belief;
-use super::{Entry, Left, Needs, Policy, Suits, View, check_members};
+use super::{Entry, Needs, Policy, Suits, View, check_members};
 use crate::index::queue::Key;
 use crate::index::{IdSet, NextUse, PriorityQueue, ScoreTable};
 use crate::types::SampleId;
@@ -26,7 +26,7 @@ use crate::types::SampleId;
 /// For the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "icache",
-    help: "iCACHE's: the most important stay; a cached one takes the turn of another that is not important",
+    help: "iCACHE's: keeps the most important; delivers cached samples in place of unimportant ones",
     needs: Needs::SCORES.and(Needs::PLAN).and(Needs::SUBSTITUTES),
     suits: Suits::Nobody,
     make: |samples| Box::new(Icache::new(samples)),
@@ -235,7 +235,7 @@ impl Policy for Icache {
         self.next_to_leave = in_l.unwrap_or(self.next_to_leave);
         in_l.or_else(|| self.important.peek().map(|(id, _)| id))
     }
-    fn left(&mut self, id: SampleId, _why: Left) {
+    fn left(&mut self, id: SampleId) {
         if self.take(id) == L {
             self.gone.push(id);
         }

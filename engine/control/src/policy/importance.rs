@@ -8,14 +8,14 @@
 //! Why the plan comes first: the epoch's order is drawn before it is fetched, with residents preferred. A resident that
 //! gives way before its planned use is a certain fetch, now, for a possible one saved in a later epoch.
 
-use super::{Entry, Left, Needs, Policy, Suits, View, check_members, take_least};
+use super::{Entry, Needs, Policy, Suits, View, check_members, take_least};
 use crate::index::{NextUse, PriorityQueue, Residents, ScoreTable, Standing, push, step};
 use crate::types::SampleId;
 
 /// For the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "importance",
-    help: "the highest beliefs stay, and whatever the rest of the epoch needs",
+    help: "keeps the most important samples and those that the rest of the epoch needs",
     needs: Needs::SCORES.and(Needs::PLAN),
     suits: Suits::TheRest,
     make: |samples| Box::new(Importance::new(samples)),
@@ -115,7 +115,7 @@ impl Policy for Importance {
         self.next_to_leave = self.held.next(self.next_to_leave)?;
         Some(self.next_to_leave)
     }
-    fn left(&mut self, id: SampleId, _why: Left) {
+    fn left(&mut self, id: SampleId) {
         if self.evictable.remove(id).is_none() && self.held.contains(id) {
             self.held.remove(id);
         }

@@ -1,6 +1,6 @@
 //! Least frequently used: what was used often stays.
 
-use super::{Entry, Left, Needs, Policy, Suits, View, check_members, take_least};
+use super::{Entry, Needs, Policy, Suits, View, check_members, take_least};
 use crate::index::PriorityQueue;
 use crate::types::SampleId;
 
@@ -64,7 +64,7 @@ impl Policy for Lfu {
     fn weakest(&mut self, _view: &View<'_>) -> Option<SampleId> {
         self.residents.peek().map(|(id, _)| id)
     }
-    fn left(&mut self, id: SampleId, _why: Left) {
+    fn left(&mut self, id: SampleId) {
         self.residents.remove(id);
     }
     fn prefetch(&self, ids: &[SampleId]) {

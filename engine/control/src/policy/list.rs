@@ -1,5 +1,6 @@
 //! Doubly linked lists threaded through the ids: order of arrival or of use, O(1) everything.
 
+use crate::index::Sizes;
 use crate::types::SampleId;
 
 /// Outside every list.
@@ -61,6 +62,23 @@ impl Lists {
     #[inline]
     pub(super) fn oldest(&self, list: u32) -> Option<SampleId> {
         self.member(self.nodes[(self.samples + list) as usize].newer)
+    }
+    /// Takes the oldest of `list`, one after the other, until they free `missing` bytes together. Takes nobody and
+    /// returns false if all are not enough.
+    pub(super) fn take_oldest(&mut self, list: u32, missing: u64, sizes: &Sizes, victims: &mut Vec<SampleId>) -> bool {
+        let (mut freed, before) = (0, victims.len());
+        let mut members = self.iter(list);
+        while freed < missing {
+            let Some(id) = members.next() else {
+                victims.truncate(before);
+                return false;
+            };
+            freed += sizes.bytes(id);
+            victims.push(id);
+        }
+        drop(members);
+        victims[before..].iter().for_each(|&id| self.remove(id));
+        true
     }
     /// The member that came after the member `id`.
     #[inline]

@@ -3,14 +3,14 @@
 
 use std::collections::HashMap;
 
-use super::{Entry, Left, Needs, Policy, Suits, View, check_members, take_least};
+use super::{Entry, Needs, Policy, Suits, View, check_members, take_least};
 use crate::index::{NextUse, PriorityQueue};
 use crate::types::SampleId;
 
 /// For the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "lobster",
-    help: "Lobster's: the fewest uses until the next epoch's end gives way, of equals the farthest",
+    help: "Lobster's: evicts the sample with the fewest uses until the next epoch's end; among equals the farthest",
     needs: Needs::NEXT_EPOCH,
     suits: Suits::Nobody,
     make: |samples| Box::new(Lobster::new(samples)),
@@ -126,7 +126,7 @@ impl Policy for Lobster {
     fn weakest(&mut self, _view: &View<'_>) -> Option<SampleId> {
         self.residents.peek().map(|(id, _)| id)
     }
-    fn left(&mut self, id: SampleId, _why: Left) {
+    fn left(&mut self, id: SampleId) {
         self.residents.remove(id);
     }
     fn planned(&mut self, next_use: &NextUse, _order: &[SampleId]) {

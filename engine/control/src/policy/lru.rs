@@ -1,31 +1,31 @@
 //! Least recently used: the baseline that a fresh permutation every epoch defeats.
 
-use super::unrolled::Unrolled;
-use super::{Entry, Left, Needs, Policy, Suits, View, check_members};
+use super::list::{Lists, ONLY};
+use super::{Entry, Needs, Policy, Suits, View, check_members};
 use crate::types::SampleId;
 
 /// For the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "lru",
-    help: "the least recently used gives way",
+    help: "evicts the least recently used",
     needs: Needs::NOTHING,
     suits: Suits::Nobody,
     make: |samples| Box::new(Lru::new(samples)),
 };
 
-/// Evicts the resident whose last use is longest ago. 4 bytes a sample and 4¼ to 5⅝ a resident.
+/// Evicts the resident whose last use is longest ago. 8 bytes a sample.
 ///
 /// With one fresh permutation an epoch and room for a fraction c of the data it hits c + (1−c)·ln(1−c) of the accesses:
 /// 2 % at a fifth. It is here to be compared with.
 #[derive(Debug)]
 pub struct Lru {
-    uses: Unrolled,
+    uses: Lists,
 }
 
 impl Lru {
     /// No residents; ids `0..samples`.
     pub fn new(samples: usize) -> Self {
-        Self { uses: Unrolled::new(samples) }
+        Self { uses: Lists::new(samples, 1) }
     }
 }
 
@@ -38,19 +38,19 @@ impl Policy for Lru {
     }
     fn hit(&mut self, id: SampleId, _view: &View<'_>) {
         self.uses.remove(id);
-        self.uses.push_newest(id);
+        self.uses.push_newest(ONLY, id);
     }
     fn place(&mut self, id: SampleId, view: &View<'_>, victims: &mut Vec<SampleId>) -> bool {
-        let made = self.uses.take_oldest(view.missing(id), view.sizes, victims);
+        let made = self.uses.take_oldest(ONLY, view.missing(id), view.sizes, victims);
         if made {
-            self.uses.push_newest(id);
+            self.uses.push_newest(ONLY, id);
         }
         made
     }
     fn weakest(&mut self, _view: &View<'_>) -> Option<SampleId> {
-        self.uses.oldest()
+        self.uses.oldest(ONLY)
     }
-    fn left(&mut self, id: SampleId, _why: Left) {
+    fn left(&mut self, id: SampleId) {
         self.uses.remove(id);
     }
     fn prefetch(&self, ids: &[SampleId]) {
@@ -60,7 +60,6 @@ impl Policy for Lru {
         self.uses.metadata_bytes()
     }
     fn check(&self, view: &View<'_>) -> Result<(), String> {
-        self.uses.check()?;
-        check_members(self.uses.iter(), view)
+        check_members(self.uses.iter(ONLY), view)
     }
 }

@@ -1,6 +1,6 @@
 //! MinIO of CoorDL (Mohan et al., VLDB'21): fill once, never evict. Not the S3 server of the same name.
 
-use super::{Entry, Left, Needs, Policy, Suits, View};
+use super::{Entry, Needs, Policy, Suits, View};
 use crate::types::SampleId;
 
 /// For the registry.
@@ -41,7 +41,7 @@ impl Policy for MinIo {
         self.next_to_leave = weakest;
         Some(weakest)
     }
-    fn left(&mut self, _id: SampleId, _why: Left) {
+    fn left(&mut self, _id: SampleId) {
         self.residents -= 1;
     }
     fn metadata_bytes(&self) -> usize {

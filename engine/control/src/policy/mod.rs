@@ -23,7 +23,6 @@ mod registry;
 mod s3fifo;
 mod shade;
 mod sieve;
-mod unrolled;
 
 pub use arc::AdaptiveReplacement;
 pub use belady::Belady;
@@ -104,17 +103,6 @@ impl View<'_> {
     }
 }
 
-/// Why a resident left without giving way to a candidate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Left {
-    /// Its bytes never came, or could not be kept: it never was in memory.
-    Cancelled,
-    /// The cache became smaller, and the policy had named it as the [weakest](Policy::weakest).
-    Shrunk,
-    /// Its bytes were in memory and are gone.
-    Lost,
-}
-
 /// A cache policy: it orders residents and says who gives way. It owns no byte and does not count: the
 /// [`Ledger`](crate::ledger::Ledger) does, and calls it.
 ///
@@ -150,8 +138,9 @@ pub trait Policy: Send {
     /// The resident that goes first when the cache becomes smaller. It stays until it is told to have `left`. `None`
     /// only if there is no resident.
     fn weakest(&mut self, view: &View<'_>) -> Option<SampleId>;
-    /// The resident `id` is none any more.
-    fn left(&mut self, id: SampleId, why: Left);
+    /// The resident `id` left without giving way to a candidate: its bytes never came or could not be kept, or the cache
+    /// became smaller.
+    fn left(&mut self, id: SampleId);
     /// The belief about `id` (resident or not) is now `importance`.
     fn believed(&mut self, _id: SampleId, _importance: f32) {}
     /// Any belief may have changed, as when a run is resumed.

@@ -1,6 +1,6 @@
 //! NoPFS (Dryden, Böhringer, Ben-Nun and Hoefler, SC'21): who reads a sample most often keeps it.
 
-use super::{Entry, Left, Needs, Policy, Suits, View, check_members, take_least};
+use super::{Entry, Needs, Policy, Suits, View, check_members, take_least};
 use crate::index::{NextUse, PriorityQueue};
 use crate::types::SampleId;
 
@@ -56,7 +56,7 @@ impl Policy for NoPfs {
     fn weakest(&mut self, _view: &View<'_>) -> Option<SampleId> {
         self.residents.peek().map(|(id, _)| id)
     }
-    fn left(&mut self, id: SampleId, _why: Left) {
+    fn left(&mut self, id: SampleId) {
         self.residents.remove(id);
     }
     fn planned(&mut self, next_use: &NextUse, _order: &[SampleId]) {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::debts::Debts;
-use super::{Entry, Left, MinIo, Needs, Policy, Suits, View};
+use super::{Entry, MinIo, Needs, Policy, Suits, View};
 use crate::index::NextUse;
 use crate::types::SampleId;
 
@@ -78,8 +78,8 @@ impl Policy for Quiver {
     fn weakest(&mut self, view: &View<'_>) -> Option<SampleId> {
         self.residents.weakest(view)
     }
-    fn left(&mut self, id: SampleId, why: Left) {
-        self.residents.left(id, why);
+    fn left(&mut self, id: SampleId) {
+        self.residents.left(id);
     }
     fn planned(&mut self, _next_use: &NextUse, order: &[SampleId]) {
         *self = Self { residents: std::mem::take(&mut self.residents), plan: order.into(), ..Self::default() };

@@ -1,7 +1,7 @@
 //! S3-FIFO (Yang, Zhang, Qiu, Yue and Vigfusson, SOSP'23): three plain queues are all it takes.
 
 use super::queues::Queues;
-use super::{Entry, Left, Needs, Policy, Suits, View, check_members};
+use super::{Entry, Needs, Policy, Suits, View, check_members};
 use crate::types::SampleId;
 
 /// For the registry.
@@ -123,7 +123,7 @@ impl Policy for S3Fifo {
         self.queues.settle(view.sizes);
         self.find(view)
     }
-    fn left(&mut self, id: SampleId, _why: Left) {
+    fn left(&mut self, id: SampleId) {
         self.queues.drop_out(id);
     }
     fn prefetch(&self, ids: &[SampleId]) {

@@ -1,13 +1,13 @@
 //! SHADE's adaptive priority policy (Khan et al., FAST'23, Algorithm 1).
 
-use super::{Entry, Left, Needs, Policy, Suits, View, check_members, take_least};
+use super::{Entry, Needs, Policy, Suits, View, check_members, take_least};
 use crate::index::PriorityQueue;
 use crate::types::SampleId;
 
 /// For the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "shade",
-    help: "SHADE's: the highest scores stay, an equal newcomer enters",
+    help: "SHADE's: keeps the highest scores; a new sample with an equal score enters",
     needs: Needs::SCORES,
     suits: Suits::Samplers(&["pads", "shade-as-coded"]),
     make: |samples| Box::new(Shade::new(samples)),
@@ -50,7 +50,7 @@ impl Policy for Shade {
     fn weakest(&mut self, _view: &View<'_>) -> Option<SampleId> {
         self.residents.peek().map(|(id, _)| id)
     }
-    fn left(&mut self, id: SampleId, _why: Left) {
+    fn left(&mut self, id: SampleId) {
         self.residents.remove(id);
     }
     fn believed(&mut self, id: SampleId, importance: f32) {

@@ -2,7 +2,7 @@
 //! was not used since it last came by.
 
 use super::list::{Lists, ONLY};
-use super::{Entry, Left, Needs, Policy, Suits, View, check_members};
+use super::{Entry, Needs, Policy, Suits, View, check_members};
 use crate::types::SampleId;
 
 /// For the registry.
@@ -87,7 +87,7 @@ impl Policy for Sieve {
     fn weakest(&mut self, _view: &View<'_>) -> Option<SampleId> {
         self.find()
     }
-    fn left(&mut self, id: SampleId, _why: Left) {
+    fn left(&mut self, id: SampleId) {
         self.remove(id);
     }
     fn prefetch(&self, ids: &[SampleId]) {

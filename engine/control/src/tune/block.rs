@@ -1,7 +1,7 @@
 //! How many neighbours come from a stream together: said by the user, or found from what a request costs.
 //!
 //! Neighbours that are wanted together come with one request. What a request costs beside its bytes, in bytes that the
-//! link would have brought meanwhile, the source knows (`source/link.rs` of the engine). A run of neighbours is long
+//! link would have brought meanwhile, the source knows (lossfeed-source, `request/link.rs`). A run of neighbours is long
 //! enough when that is a quarter of what it takes to read them, and no longer, since what is new in a batch is then
 //! alike wherever neighbours are.
 

@@ -45,20 +45,20 @@ impl From<circuit::Change> for Decided {
 reasons! {
     /// Why the number of requests in flight ahead of need changed.
     Requests {
-        MayBeFewer: "as much may come with fewer";
-        AsMuch: "as much comes with fewer";
-        Less: "less comes with fewer";
-        NoMore: "more brings nothing";
-        Follows: "the rate follows";
-        Smaller: "requests have become smaller";
-        Larger: "requests have become larger";
-        Faster: "more comes than before";
-        Slower: "less comes than before";
-        Later: "answers take longer and no more comes";
-        Sooner: "answers come sooner";
-        MayBeMore: "more may come with more";
-        Slow: "reads of files take long";
-        Quick: "reads of files take no time";
+        MayBeFewer: "fewer may bring as much";
+        AsMuch: "fewer bring as much";
+        Less: "fewer bring less";
+        NoMore: "more bring nothing";
+        Follows: "the rate grows with them";
+        Smaller: "requests became smaller";
+        Larger: "requests became larger";
+        Faster: "the rate rose";
+        Slower: "the rate fell";
+        Later: "responses take longer at the same rate";
+        Sooner: "responses come sooner";
+        MayBeMore: "more may bring more";
+        Slow: "file reads are slow";
+        Quick: "file reads are fast";
     }
 }
 

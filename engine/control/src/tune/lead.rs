@@ -36,8 +36,8 @@ pub struct Seen {
 reasons! {
     /// Why it changed: it was short, or was not for long.
     Why {
-        Late: "answers came late";
-        Enough: "answers came in time for long";
+        Late: "responses came late";
+        Enough: "no response was late for minutes";
     }
 }
 

@@ -10,7 +10,8 @@ macro_rules! reasons {
         }
 
         impl $reasons {
-            const ALL: [Self; [$(Self::$name),+].len()] = [$(Self::$name),+];
+            /// All of them, in the order of their numbers.
+            pub const ALL: [Self; [$(Self::$name),+].len()] = [$(Self::$name),+];
             /// All of them in words: number 1 is the first.
             pub const WORDS: &'static [&'static str] = &[$($words),+];
 

@@ -58,7 +58,8 @@ pub(super) fn function(driver: &Arc<Driver>) -> Result<BatchCopy> {
     let mut status = sys::CUdriverProcAddressQueryResult::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
     let missing = || {
         Error::device(
-            "rows are copied in batches (cuMemcpyBatchAsync) by drivers from 570 (CUDA 12.8) on: update the driver, or use another copy_path",
+            "copy_path \"batched\" needs driver 570 (CUDA 12.8) or newer, for cuMemcpyBatchAsync: update the driver, \
+             or use another copy_path",
         )
     };
     driver

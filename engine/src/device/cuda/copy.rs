@@ -137,7 +137,7 @@ impl Copies {
 }
 
 fn captured() -> Error {
-    Error::usage("the batch was asked for while a CUDA graph is being captured: take batches outside of the capture")
+    Error::usage("batches cannot be taken during a CUDA graph capture: take them outside of the capture")
 }
 
 /// The copy stream while work is being queued on it.

@@ -84,9 +84,10 @@ impl Driver {
 
     fn run<T>(&self, what: &str, f: impl FnOnce() -> Result<T, DriverError>) -> Result<T> {
         self.made_by.check(|of, fork| {
-            format!(
-                "{what}: the CUDA device was opened by process {of}, and its context did not survive the fork to {fork}: open it in the child, or start workers with spawn"
-            )
+            Error::usage(format!(
+                "{what}: process {of} opened the CUDA device, and a CUDA context does not survive a fork (to \
+                 {fork}): open it in the child, or start workers with spawn"
+            ))
         })?;
         caught(f).map_err(|why| Error::device(format!("{what}: {why}")))
     }
@@ -336,7 +337,7 @@ unsafe impl Sync for Mapped {}
 
 impl Mapped {
     pub(super) fn new(driver: Arc<Driver>, len: usize) -> Result<Self> {
-        let no_room = || Error::memory(format!("the system will not give {len} bytes for scores"));
+        let no_room = || Error::memory(format!("cannot allocate {len} bytes for scores"));
         // Shared, as the cache is: after a fork, a private page would be another one than the device's.
         // SAFETY: a new anonymous mapping at an address of the kernel's choice aliases nothing.
         let host =

@@ -216,7 +216,7 @@ impl Line {
         }
         let taken = free.pop().and_then(|(host, device)| Some((NonNull::new(host as *mut u8)?, device)));
         let Some((host, device)) = taken else {
-            return Err(Error::internal("no line is left of those just made"));
+            return Err(Error::internal("no stream is left of those just made"));
         };
         drop(free);
         let line = Self { lines: lines.clone(), host, device };
@@ -297,7 +297,11 @@ impl Ring {
                 return Ok(());
             }
             if Instant::now() >= deadline {
-                return Err(Error::internal(format!("scores wait to be taken up for {} s", SETTLE_WAIT.as_secs())));
+                return Err(Error::internal(format!(
+                    "GPU scores were not read for {} s (is the thread \
+                     `lossfeed-scores` blocked?): please report this",
+                    SETTLE_WAIT.as_secs()
+                )));
             }
             std::thread::sleep(LOOK_FIRST);
         }

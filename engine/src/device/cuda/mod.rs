@@ -66,8 +66,8 @@ impl Cuda {
         let Some(gpu) = found.gpus.iter().find(|gpu| gpu.ordinal == ordinal).cloned() else {
             let why = match (&found.problem, found.gpus.len()) {
                 (Some(problem), _) => problem.clone(),
-                (None, 0) => "the driver sees none (is CUDA_VISIBLE_DEVICES empty?)".to_owned(),
-                (None, n) => format!("the driver sees {n}, numbered from 0"),
+                (None, 0) => "the driver finds none (is CUDA_VISIBLE_DEVICES empty?)".to_owned(),
+                (None, n) => format!("the driver finds {n}, numbered from 0"),
             };
             return Err(Error::device(format!(
                 "no CUDA device {ordinal}: {why}. Use device=\"cpu\", or see `lossfeed doctor`"

@@ -31,7 +31,7 @@ pub(super) fn load(driver: &Driver) -> Result<Loaded> {
                 if image.machine_code.is_none() {
                     tracing::info!(
                         compute_capability = format!("{}.{}", gpu.0, gpu.1),
-                        "the GPU's driver compiled the kernels: it keeps the result, the next process does not wait for it"
+                        "the GPU's driver compiled the kernels and cached the result for the next process"
                     );
                 }
                 return Ok(Loaded { image: image.name, functions });
@@ -41,7 +41,8 @@ pub(super) fn load(driver: &Driver) -> Result<Loaded> {
                     tracing::warn!(
                         image = image.name,
                         %reason,
-                        "the GPU's driver refuses the kernels' machine code and is given PTX to compile, which takes seconds"
+                        "the GPU's driver refused the kernels' machine code and compiles PTX instead, which takes \
+                         seconds"
                     );
                 }
                 refusals.push(format!("{}: {reason}", image.name));

@@ -144,12 +144,12 @@ fn links_and_what_others_can_write_are_refused() {
     std::os::unix::fs::symlink(&path, &link).unwrap();
     let refused = |path: &Path| read(path, |_| Ok(()), |_| panic!("believed")).unwrap_err().to_string();
     assert!(refused(&link).contains("is a link"), "{}", refused(&link));
-    assert!(refused(place.path()).contains("is no file"), "{}", refused(place.path()));
+    assert!(refused(place.path()).contains("is not a file"), "{}", refused(place.path()));
     fs::set_permissions(&path, fs::Permissions::from_mode(0o620)).unwrap();
     assert!(refused(&path).contains("mode 0620") && refused(&path).contains("chmod 600"), "{}", refused(&path));
     fs::write(&path, b"something else that is dear to somebody").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-    assert!(refused(&path).contains("is no file of scores: choose another"), "{}", refused(&path));
+    assert!(refused(&path).contains("is not a score file: choose another"), "{}", refused(&path));
     // What came there in the meantime is not written over.
     assert!(put(&link, 9, &[]).is_err() && put(&path, 9, &[]).is_err());
     assert!(fs::read(&path).unwrap().starts_with(b"something else"));
@@ -170,5 +170,5 @@ fn what_a_killed_process_left_is_removed_and_what_another_writes_is_not() {
     assert!(!left.exists() && writing.exists() && !path.exists());
     assert!(strangers.iter().all(|name| place.path().join(name).exists()));
     let refused = prepare(&place.path().join("no/such/scores")).unwrap_err();
-    assert!(refused.to_string().contains("choose a folder that exists"), "{refused}");
+    assert!(refused.to_string().contains("choose an existing folder"), "{refused}");
 }

@@ -96,7 +96,7 @@ class Job:
     device: str
     resize: tuple[int, int] | None
     augment: str
-    record: Path | None
+    journal: Path | None
     """The folder of the runs' journals."""
 
     @property
@@ -190,11 +190,11 @@ def prepare(options: Options, splits: Splits) -> Job:
     samples, batch_size = len(train), settled("batch_size")
     if batch_size > samples:
         raise OptionError(f"--batch-size {batch_size} is above the {samples} training samples; use at most {samples}")
-    if options.record is not None:
+    if options.journal is not None:
         try:
-            options.record.mkdir(parents=True, exist_ok=True)
+            options.journal.mkdir(parents=True, exist_ok=True)
         except OSError as cause:
-            raise OptionError(f"--record {options.record}: the folder cannot be made: {cause.strerror}") from cause
+            raise OptionError(f"--journal {options.journal}: the folder cannot be made: {cause.strerror}") from cause
     held_out = HeldOut.read(test)
     mean, std = channel_constants(train, batch_size)
     # Every sampler draws as many samples an epoch as there are, and short batches are dropped: epochs are equally long.
@@ -223,7 +223,7 @@ def prepare(options: Options, splits: Splits) -> Job:
         device=_device(options.device) or ("cuda" if torch.cuda.is_available() else "cpu"),
         resize=options.resize,
         augment=settled("augment"),
-        record=options.record,
+        journal=options.journal,
     )
 
 

@@ -98,7 +98,7 @@ class Options:
     json: bool = False
     quiet: bool = False
     threads: int | None = None
-    record: Path | None = None
+    journal: Path | None = None
 
     @classmethod
     def from_mapping(cls, given: Mapping[str, Any]) -> Options:
@@ -144,7 +144,7 @@ class Options:
             json=bool(take("json", False)),
             quiet=bool(take("quiet", False)),
             threads=_at_least(1, "--threads", take("threads", None)),
-            record=None if (folder := take("record", None)) is None else Path(folder).expanduser(),
+            journal=None if (folder := take("journal", None)) is None else Path(folder).expanduser(),
         )
         if left:
             known = sorted(

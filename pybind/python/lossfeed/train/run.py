@@ -138,7 +138,7 @@ def make_loader(job: Job, recipe: Recipe, seed: int) -> Any:
     if recipe.sampler == "auto":
         options.setdefault("augmented", job.augment != "none")
     name = "".join(c if c.isalnum() or c in "+-._=" else "_" for c in recipe.label)
-    record = None if job.record is None else job.record / f"{name}-seed{seed}.csv.gz"
+    journal = None if job.journal is None else job.journal / f"{name}-seed{seed}.csv.gz"
     return lf.Loader(
         job.open_train(),
         batch_size=job.batch_size,
@@ -150,7 +150,7 @@ def make_loader(job: Job, recipe: Recipe, seed: int) -> Any:
         sampler={"name": recipe.sampler, **options},
         seed=seed,
         job=f"train {recipe.label} seed {seed}",
-        record=record,
+        journal=journal,
         **chosen,
     )
 

@@ -80,30 +80,36 @@ impl State {
     pub fn code(self) -> u64 {
         self as u64
     }
+    /// All states, in the order of their numbers.
+    pub const ALL: [Self; 3] = [Self::Closed, Self::Open, Self::HalfOpen];
     /// The state of that number; `None` for one that a newer version may know.
     pub fn of_code(code: u64) -> Option<Self> {
-        [Self::Closed, Self::Open, Self::HalfOpen].into_iter().find(|state| state.code() == code)
+        Self::ALL.into_iter().find(|state| state.code() == code)
+    }
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Open => "open",
+            Self::HalfOpen => "half-open",
+        }
     }
 }
 
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Closed => "closed",
-            Self::Open => "open",
-            Self::HalfOpen => "half open",
-        })
+        f.write_str(self.words())
     }
 }
 
 reasons! {
     /// Why a circuit opened or closed.
     Why {
-        Late: "it was later than the source";
+        Late: "it was slower than the source";
         Hangs: "it did not answer";
-        Fails: "its reads fail";
-        NoBetter: "it is no better yet";
-        Serves: "it serves again";
+        Fails: "its reads failed";
+        NoBetter: "it is still no better";
+        Serves: "it works again";
     }
 }
 

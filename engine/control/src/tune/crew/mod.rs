@@ -98,11 +98,11 @@ reasons! {
     /// Why the number changed.
     Why {
         Waits: "the consumer waits";
-        NoReserve: "threads hardly rest";
-        Enough: "fewer have time enough";
-        Tries: "fewer may bring as much";
-        AsMuch: "as much comes with fewer";
-        Less: "less comes with fewer";
+        NoReserve: "threads have too little spare time";
+        Enough: "fewer threads are enough";
+        Tries: "fewer threads may bring as much";
+        AsMuch: "fewer threads bring as much";
+        Less: "fewer threads bring less";
     }
 }
 

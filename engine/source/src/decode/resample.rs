@@ -1,0 +1,68 @@
+//! From pixels of one size to pixels of another.
+
+use lossfeed_kernels::image::{CropKind, Region, ResizedCrop};
+use lossfeed_resize::Resizer;
+
+use super::{Fit, MAX_PIXELS};
+use crate::error::{Error, Result};
+
+/// How images of any size become samples of one, when they are decoded. Sizes are (height, width).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resize {
+    /// The size that an image is stretched to, or scaled to cover where it is cropped.
+    pub to: (usize, usize),
+    /// The part of that which is taken from its middle, the aspect ratio kept. `None`: all of it, stretched.
+    pub crop: Option<(usize, usize)>,
+}
+
+impl Resize {
+    /// Height and width of what it makes.
+    pub(crate) fn size(&self) -> [usize; 2] {
+        self.crop.unwrap_or(self.to).into()
+    }
+
+    /// What it takes of an image of `size`.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Settings`] for sizes that make no sense.
+    pub fn region(&self, size: (usize, usize)) -> Result<Region> {
+        Ok(match self.fit()? {
+            Fit::Stretch => Region::whole(size.into()),
+            Fit::Crop(crop) => crop.region(size.into(), 0, 0),
+        })
+    }
+
+    /// Checked.
+    pub(crate) fn fit(&self) -> Result<Fit> {
+        let (height, width) = self.to;
+        if height == 0 || width == 0 || height.saturating_mul(width) > MAX_PIXELS {
+            return Err(Error::settings(format!(
+                "resize=({height}, {width}) is not possible: both must be at least 1 and their product at most {MAX_PIXELS}"
+            )));
+        }
+        if self.crop.is_none() {
+            return Ok(Fit::Stretch);
+        }
+        let covering = CropKind::Covering { to: self.to.into(), random: false };
+        let crop = ResizedCrop::new(self.size(), covering).map_err(|e| Error::settings(e.to_string()))?;
+        Ok(Fit::Crop(crop))
+    }
+}
+
+/// Resamples `region` of `pixels`, which are `size` (height, width) × channels, to `to`.
+///
+/// # Errors
+/// `Internal` if the numbers do not fit the pixels.
+pub fn resample(
+    resizer: &mut Resizer,
+    pixels: &[u8],
+    size: [usize; 2],
+    region: Region,
+    out: &mut [u8],
+    to: [usize; 2],
+    channels: usize,
+) -> Result<()> {
+    let Region { top, left, height, width, alone } = region;
+    let region = lossfeed_resize::Region { top, left, height, width, alone };
+    resizer.resize(pixels, size, region, out, to, channels).map_err(Error::internal)
+}

@@ -1,0 +1,220 @@
+//! A dataset made of files: a catalog says what there is, a reader brings the bytes.
+
+use crate::decode::endings_said;
+use crate::error::{Error, Result, printable};
+use crate::format::catalog::Catalog;
+use crate::format::checksums;
+use crate::format::reader::Reader;
+use crate::options::OpenOptions;
+use crate::sample::Piece;
+use crate::sample::{Decisions, Fields, Fingerprint, Form, Payload, Source, Traffic};
+use crate::types::{SampleId, TensorSpec};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// The [`Source`] of folders and shards, local or remote.
+pub(crate) struct Files<R> {
+    catalog: Arc<Catalog>,
+    reader: R,
+    form: Form,
+    target_spec: TensorSpec,
+}
+
+impl<R: Reader> Files<R> {
+    /// Takes the checksums that `options` wants and the catalog has not, by reading every sample.
+    ///
+    /// # Errors
+    /// `Source` when the catalog is empty; for checksums also as reading.
+    pub(crate) fn new(catalog: Catalog, reader: R, options: &OpenOptions) -> Result<Self> {
+        if catalog.places.is_empty() {
+            let seen = catalog.ignored;
+            return Err(Error::unreadable(format!(
+                "{} holds no samples: expected class folders of images ({}), or tar shards of them; members of other kinds are samples where fields names them ({} other files, {} links, \
+                 {} names with '..' were ignored); check the path",
+                catalog.url,
+                endings_said(),
+                seen.others,
+                seen.links,
+                seen.escaping
+            )));
+        }
+        let labelled = catalog.members.as_ref().is_none_or(|members| members.labelled);
+        if labelled && catalog.labels.len() != catalog.places.len() {
+            return Err(Error::internal(format!(
+                "{} labels for {} samples",
+                catalog.labels.len(),
+                catalog.places.len()
+            )));
+        }
+        let mut catalog = Arc::new(catalog);
+        if options.checksums && catalog.sums.is_empty() {
+            let sums = checksums::of_samples(&catalog, &reader, &options.stop)?;
+            Arc::make_mut(&mut catalog).sums = sums;
+        }
+        let form = match &catalog.members {
+            None => Form::Images { tailed: false },
+            Some(members) if members.picture => Form::Images { tailed: members.has_tail() },
+            Some(_) => Form::Fields(Fields::new(Vec::new(), true)?),
+        };
+        let target_spec = if labelled { TensorSpec::class_index() } else { TensorSpec::no_target() };
+        Ok(Self { catalog, reader, form, target_spec })
+    }
+
+    fn target(&self, id: SampleId) -> Option<&[u8]> {
+        if self.catalog.labels.is_empty() {
+            return Some(&[0]);
+        }
+        self.catalog.labels.get(id as usize).map(bytemuck::bytes_of)
+    }
+}
+
+impl<R: Reader> Source for Files<R> {
+    fn len(&self) -> usize {
+        self.catalog.places.len()
+    }
+    fn describe(&self) -> String {
+        let c = &self.catalog;
+        let mut text = format!("{}: {} samples", printable(&c.url), c.places.len());
+        for (count, one, many) in [
+            (c.shards.len() as u64, "shard", "shards"),
+            (c.classes.len() as u64, "class", "classes"),
+            (c.ignored.others, "other file ignored", "other files ignored"),
+            (c.ignored.links, "link ignored", "links ignored"),
+            (c.ignored.escaping, "name with '..' ignored", "names with '..' ignored"),
+        ] {
+            if count > 0 {
+                text.push_str(&format!(", {count} {}", if count == 1 { one } else { many }));
+            }
+        }
+        text
+    }
+    fn payload_bytes(&self, id: SampleId) -> u64 {
+        match (self.catalog.place(id), &self.catalog.members) {
+            (None, _) => 0,
+            (Some(place), None) => self.catalog.sparse.get(&id).map_or(place.bytes.into(), |map| map.bytes),
+            (Some(_), Some(members)) => members.payload_bytes(id),
+        }
+    }
+    fn sized(&self) -> bool {
+        true
+    }
+    fn tail_bytes(&self, id: SampleId) -> u64 {
+        self.catalog.members.as_ref().map_or(0, |members| members.tail_bytes(id))
+    }
+    fn name(&self, id: SampleId) -> String {
+        self.catalog.name(id)
+    }
+    fn form(&self) -> &Form {
+        &self.form
+    }
+    fn pieces(&self) -> &[Piece] {
+        self.catalog.members.as_ref().map_or(&[], |members| &members.pieces)
+    }
+    fn target_spec(&self) -> &TensorSpec {
+        &self.target_spec
+    }
+    fn classes(&self) -> &[String] {
+        &self.catalog.classes
+    }
+    fn labels(&self) -> Option<&[i64]> {
+        (!self.catalog.labels.is_empty()).then_some(&self.catalog.labels)
+    }
+    fn remote(&self) -> bool {
+        self.reader.remote()
+    }
+    fn in_turn(&self) -> bool {
+        self.reader.in_turn()
+    }
+    fn digest(&self) -> String {
+        let catalog = &self.catalog;
+        let mut digest = Fingerprint::new(self.len(), &self.form, &self.target_spec, &catalog.classes);
+        for (id, place) in catalog.places.iter().enumerate() {
+            digest.add(catalog.names.get(id).as_bytes());
+            digest.add(&place.bytes.to_le_bytes());
+            if let Some(map) = catalog.sparse.get(&(id as SampleId)) {
+                digest.add(&map.proof());
+            }
+        }
+        digest.add(bytemuck::cast_slice(&catalog.labels));
+        if let Some(members) = &catalog.members {
+            members.pieces.iter().for_each(|piece| digest.add(piece.name.as_bytes()));
+            (0..self.len() as SampleId).for_each(|id| digest.add(&members.payload_bytes(id).to_le_bytes()));
+        }
+        digest.finish()
+    }
+    fn proof(&self, id: SampleId) -> Option<[u8; 16]> {
+        self.catalog.proof(id)
+    }
+    fn doubt(&self, ids: &[SampleId]) {
+        self.reader.doubt(&self.catalog, ids);
+    }
+    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
+        self.fetch_by(u64::MAX, &|| false, ids, sink);
+    }
+    fn limit(&self, bytes_per_s: Option<u64>) -> bool {
+        self.reader.limit(bytes_per_s)
+    }
+    fn requests_ahead(&self) -> usize {
+        self.reader.requests_ahead()
+    }
+    fn request_bytes(&self) -> u64 {
+        self.reader.request_bytes(&self.catalog)
+    }
+    fn tell(&self, decisions: &Arc<Decisions>) {
+        self.reader.tell(decisions);
+    }
+    fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
+        self.reader.along(&self.catalog, ids, first, request_bytes)
+    }
+    fn fetch_by(
+        &self,
+        request_bytes: u64,
+        stopped: &dyn Fn() -> bool,
+        ids: &[SampleId],
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+    ) -> Traffic {
+        let mut wanted = Vec::with_capacity(ids.len());
+        for (k, &id) in ids.iter().enumerate() {
+            let error = match self.catalog.place(id) {
+                None => out_of_range(id, self.len()),
+                Some(p) if p.bytes == 0 => Error::sample(format!(
+                    "{} is empty (0 bytes): remove it or choose on_error=\"skip\" or \"substitute\"",
+                    self.catalog.name(id)
+                )),
+                Some(_) => {
+                    wanted.push((k, id));
+                    continue;
+                }
+            };
+            if sink(k, Err(error)).is_break() {
+                return Traffic::default();
+            }
+        }
+        let verified = self.reader.remote();
+        let mut joined = Vec::new();
+        self.reader.read(&self.catalog, &wanted, request_bytes, stopped, &mut |k, id, data| {
+            let sound =
+                data.and_then(|data| if verified { Ok(data) } else { self.catalog.verify(id, data).map(|()| data) });
+            let payload = sound.and_then(|data| {
+                let target = self.target(id).ok_or_else(|| out_of_range(id, self.len()))?;
+                match (&self.catalog.members, self.catalog.sparse.get(&id)) {
+                    (None, None) => Ok(Payload::new(data, target)),
+                    (None, Some(map)) => {
+                        map.spread(data, &mut joined);
+                        Ok(Payload::new(&joined, target))
+                    }
+                    (Some(members), _) => {
+                        members.payload(id, data, &mut joined)?;
+                        Ok(Payload::new(&joined, target))
+                    }
+                }
+            });
+            sink(k, payload)
+        })
+    }
+}
+
+/// An id that names no sample.
+pub(crate) fn out_of_range(id: SampleId, samples: usize) -> Error {
+    Error::usage(format!("sample {id} does not exist: ids of this dataset are 0 to {}", samples.saturating_sub(1)))
+}

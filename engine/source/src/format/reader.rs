@@ -1,0 +1,60 @@
+//! Who brings the bytes of a dataset made of files.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::format::catalog::Catalog;
+use crate::sample::{Decisions, Traffic};
+use crate::types::SampleId;
+
+/// Brings the bytes of catalogued samples.
+pub(crate) trait Reader: Send + Sync {
+    /// As [`Source::fetch_by`](crate::sample::Source::fetch_by), with data only. Ids are in range and no sample is
+    /// empty: [`Files`](crate::format::files::Files) has seen to it.
+    fn read(
+        &self,
+        catalog: &Arc<Catalog>,
+        wanted: &[(usize, SampleId)],
+        request_bytes: u64,
+        stopped: &dyn Fn() -> bool,
+        sink: &mut dyn FnMut(usize, SampleId, Result<&[u8]>) -> ControlFlow<()>,
+    ) -> Traffic;
+
+    /// As [`Source::along`](crate::sample::Source::along).
+    fn along(&self, _: &Catalog, _ids: &[SampleId], _first: usize, _request_bytes: u64) -> Vec<usize> {
+        Vec::new()
+    }
+
+    /// As [`Source::limit`](crate::sample::Source::limit).
+    fn limit(&self, _bytes_per_s: Option<u64>) -> bool {
+        false
+    }
+
+    /// As [`Source::requests_ahead`](crate::sample::Source::requests_ahead).
+    fn requests_ahead(&self) -> usize {
+        0
+    }
+
+    /// As [`Source::request_bytes`](crate::sample::Source::request_bytes).
+    fn request_bytes(&self, _: &Catalog) -> u64 {
+        0
+    }
+
+    /// As [`Source::in_turn`](crate::sample::Source::in_turn).
+    fn in_turn(&self) -> bool {
+        false
+    }
+
+    /// As [`Source::tell`](crate::sample::Source::tell).
+    fn tell(&self, _decisions: &Arc<Decisions>) {}
+
+    /// As [`Source::doubt`](crate::sample::Source::doubt).
+    fn doubt(&self, _: &Catalog, _ids: &[SampleId]) {}
+
+    /// Whether bytes that turn out to be wrong may come right when they are read again. Such a reader holds them to
+    /// their checksums itself.
+    fn remote(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,54 @@
+//! Where lossfeed's samples come from: a dataset's bytes and labels, read on demand and by id.
+//!
+//! A [`Source`] hands out samples as they are stored; a [`Decoder`] turns encoded images into pixels. [`open`] makes a
+//! source of a path or URL. Folders, each of which may use those above it:
+//!
+//! ```text
+//! decode/   images to u8, height × width × channels, a file a format
+//! sample/   the trait [`Source`], and what samples are made of
+//! request/  bytes by key: stores and files
+//! format/   tar shards, folders, Parquet, rows in files and in memory
+//! wrap/     sources made of sources: subsets, concatenation, tiers
+//! place/    what a URL or path stands for
+//! ```
+//!
+//! Every folder may use what is beside them: `options.rs` (how a dataset is opened and read), `stop.rs` (the end of an
+//! opening), `shown.rs` (addresses without secrets), `runtime.rs` (the process's one asynchronous runtime).
+
+mod decode;
+mod format;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
+mod options;
+mod place;
+mod request;
+mod runtime;
+mod sample;
+mod shown;
+mod stop;
+#[cfg(test)]
+mod tests;
+mod wrap;
+
+pub use decode::{Decoder, ImageMode, MAX_PIXELS, Resize, Scratch, ending_of, endings};
+pub use format::{Arrays, Place, Records};
+pub use options::{DiskTier, OnShard, OpenOptions, Throttle};
+pub use place::{open, open_in};
+pub use sample::{
+    CircuitNumbers, Decisions, Fields, Fingerprint, Form, Payload, Piece, PieceKind, SIZE_UNKNOWN, Source, Traffic,
+    apart,
+};
+pub use shown::without_secrets;
+pub use stop::Stop;
+pub use wrap::{Concat, Subset};
+
+// For the engine. They change without notice.
+#[doc(hidden)]
+pub use decode::resample;
+#[doc(hidden)]
+pub use request::Flow;
+#[doc(hidden)]
+pub use sample::picture_and_tail;
+
+use lossfeed_control::{circuit, decided, error, random, types};
+use lossfeed_sync::process;

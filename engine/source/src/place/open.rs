@@ -1,0 +1,139 @@
+//! A URL or path becomes a [`Source`].
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::format::catalog::{Catalog, Shard};
+use crate::format::files::Files;
+use crate::format::local::{self, LocalReader};
+use crate::format::several;
+use crate::format::tar::ShardIndex;
+use crate::format::{folder, index_cache, label};
+use crate::options::OpenOptions;
+use crate::place::found::{Found, all_parquet, find};
+use crate::place::store_open;
+use crate::request::file;
+use crate::sample::Source;
+use crate::shown::without_secrets;
+use crate::wrap::on_disk::OnDisk;
+
+/// Opens a dataset of images:
+///
+/// - a directory with one folder a class, or one with `.tar` files;
+/// - tar shards by name, with `{0000..0146}`, `{a,b}`, `*` and `?` for several (the order of names is the order of
+///   ids);
+/// - Parquet files, named likewise (feature `parquet`);
+/// - the same behind `file://`, and, where the crate is built with the feature `cloud`, `s3://`, `gs://`, `az://`,
+///   `hf://`, `http://` and `https://`.
+///
+/// Labels of shards are numbers in the member that `fields` names, or without `fields` in `key.cls` beside `key.jpg`
+/// where there are any, otherwise the directory an image lies in, numbered in the order of names.
+///
+/// # Errors
+/// `Source` when something is missing, unreadable or empty; `Sample` when the data contradicts itself (labels missing,
+/// names twice); `Settings` for options or URLs that make no sense. Shards are indexed here, so a truncated one is
+/// found here and not in the middle of an epoch. `Settings`, too, for a disk tier whose folder or limit cannot be.
+pub fn open(url_or_path: &str, options: &OpenOptions) -> Result<Arc<dyn Source>> {
+    options.check()?;
+    // Whatever failed because it was stopped says so.
+    let source = without_disk(url_or_path, options).map_err(|e| options.stop.check().err().unwrap_or(e))?;
+    match &options.disk {
+        None => Ok(source),
+        Some(tier) => Ok(Arc::new(OnDisk::before(source, &place(url_or_path, options)?, tier, None)?)),
+    }
+}
+
+/// What tells names of samples apart that are equal in two places: the store, or where relative paths begin.
+fn place(url_or_path: &str, options: &OpenOptions) -> Result<String> {
+    match url_or_path.split_once("://") {
+        Some((scheme, _)) if scheme != "file" => store_place(url_or_path, options),
+        _ => {
+            let here = std::env::current_dir().map_err(|e| file::failed("the current directory", e))?;
+            Ok(format!("files, from {}", file::utf8(&here)?))
+        }
+    }
+}
+
+#[cfg(feature = "cloud")]
+fn store_place(url: &str, options: &OpenOptions) -> Result<String> {
+    match url.split_once("://") {
+        Some(("hf", _)) => Ok(crate::place::hub::connect(url)?.place),
+        _ => crate::place::cloud::place_of(url, options),
+    }
+}
+
+/// Never reached: without the feature no such URL is opened.
+#[cfg(not(feature = "cloud"))]
+fn store_place(url: &str, _: &OpenOptions) -> Result<String> {
+    Ok(url.to_owned())
+}
+
+fn without_disk(url_or_path: &str, options: &OpenOptions) -> Result<Arc<dyn Source>> {
+    if url_or_path.is_empty() {
+        return Err(Error::settings("the dataset's path is empty: pass a directory, tar shards or a URL"));
+    }
+    let local = match url_or_path.split_once("://") {
+        None => url_or_path,
+        Some(("file", path)) if path.starts_with('/') => path,
+        Some(("file", _)) => {
+            return Err(Error::settings(format!(
+                "{} is no file URL of this machine: write file:///absolute/path",
+                without_secrets(url_or_path)
+            )));
+        }
+        Some(_) => return store_open::remote(url_or_path, options),
+    };
+    if options.throttle.is_some() || options.chaos.is_some() {
+        return store_open::local(local, options);
+    }
+    match find(local, &options.stop)? {
+        Found::Folder(root, listed) => {
+            options.check_fields_of(local)?;
+            let catalog = folder::catalog(&root, listed, &options.stop)?;
+            Ok(Arc::new(Files::new(catalog, LocalReader::new(root, 0), options)?))
+        }
+        Found::Shards(paths) if all_parquet(&paths)? => local_parquet(local, &paths, options),
+        Found::Shards(paths) => {
+            options.check_members()?;
+            let cache = options.index_cache.as_deref();
+            let at_once = std::thread::available_parallelism().map_or(1, usize::from);
+            let shards = several::shards(&paths, at_once, options, |path| {
+                let (_, bytes, stamp) = file::open_file(path)?;
+                let shard = Shard { path: path.clone(), bytes, stamp };
+                let key = || index_cache::local_key(&shard);
+                let sum = |index: &mut ShardIndex| local::sum_shard(&shard, index, &options.stop);
+                let sum: Option<&dyn Fn(&mut ShardIndex) -> Result<()>> =
+                    if options.sums_of_members() { Some(&sum) } else { None };
+                index_cache::through(cache, key, &shard, || local::index_shard(&shard.path, &options.stop), sum)
+            })?;
+            let reader = LocalReader::new(PathBuf::new(), shards.len());
+            let mut catalog = Catalog { url: local.to_owned(), ..Catalog::default() };
+            label::assemble(&mut catalog, shards, &options.fields)?;
+            Ok(Arc::new(Files::new(catalog, reader, options)?))
+        }
+    }
+}
+
+#[cfg(feature = "parquet")]
+fn local_parquet(url: &str, paths: &[String], options: &OpenOptions) -> Result<Arc<dyn Source>> {
+    options.check_rows(url)?;
+    let at_once = std::thread::available_parallelism().map_or(1, usize::from);
+    let looked = several::shards(paths, at_once, options, |path| {
+        let (file, bytes, stamp) = file::open_file(path)?;
+        let looked = crate::format::parquet::look(
+            options.stop.reading(&file),
+            Shard { path: path.clone(), bytes, stamp: stamp.clone() },
+            &options.fields,
+        )?;
+        local::unchanged(&Shard { path: path.clone(), bytes, stamp }, &file)?;
+        Ok(looked)
+    })?;
+    let reader = LocalReader::new(PathBuf::new(), paths.len());
+    Ok(Arc::new(crate::format::parquet::Parquet::new(url.to_owned(), looked, reader)?))
+}
+
+#[cfg(not(feature = "parquet"))]
+fn local_parquet(url: &str, _: &[String], _: &OpenOptions) -> Result<Arc<dyn Source>> {
+    Err(crate::options::without_parquet(url))
+}

@@ -1,0 +1,47 @@
+//! The shape of a dataset's images, by its first one that decodes.
+
+use std::ops::ControlFlow;
+
+use super::{Form, Source};
+use crate::decode::{Decoder, ImageMode, Resize, probe};
+use crate::error::{Error, Result};
+use crate::types::SampleId;
+
+/// Samples looked at to learn the dataset's shape; the first that decodes decides.
+const PROBES: usize = 16;
+
+impl Decoder {
+    /// A decoder for `source`, whose shape is what `resize` makes or that of the first image that decodes.
+    ///
+    /// # Errors
+    /// `Usage` for a source of rows; `Settings` for a resize of 0 or beyond [`MAX_PIXELS`](crate::MAX_PIXELS); `Sample` when none of the
+    /// first 16 samples decodes.
+    pub fn for_source(source: &dyn Source, mode: ImageMode, resize: Option<Resize>) -> Result<Self> {
+        if !matches!(source.form(), Form::Images { .. }) {
+            return Err(Error::usage(format!(
+                "{} holds rows, not images: there is nothing to decode",
+                source.describe()
+            )));
+        }
+        let fit = resize.map(|resize| Ok((resize.size(), resize.fit()?))).transpose()?;
+        let mut failure = None;
+        for id in 0..source.len().min(PROBES) as SampleId {
+            let mut head = None;
+            source.fetch(&[id], &mut |_, payload| {
+                head = Some(payload.and_then(|p| probe(p.data)));
+                ControlFlow::Continue(())
+            });
+            match head {
+                Some(Ok(head)) => return Ok(Self::new(head, mode, fit)),
+                Some(Err(e)) => failure = failure.or(Some((id, e))),
+                None => return Err(Error::internal(format!("{} did not answer for sample {id}", source.describe()))),
+            }
+        }
+        let (id, e) = failure.ok_or_else(|| Error::unreadable(format!("{} holds no samples", source.describe())))?;
+        Err(Error::new(
+            e.kind(),
+            format!("none of the first {} samples could be decoded; {}", source.len().min(PROBES), source.name(id)),
+        )
+        .because(e))
+    }
+}

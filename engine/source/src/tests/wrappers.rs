@@ -1,0 +1,355 @@
+//! Every wrapper answers every question as the source that it wraps would, and passes on whatever is done to it.
+//!
+//! The wrapped source answers nothing as a default would, so that a method that a wrapper forgets shows. That none is
+//! forgotten when the trait gets another one, clippy sees to: the wrappers and the source here may leave none out.
+
+use std::ops::ControlFlow::{self, Continue};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lossfeed_disk::Numbers;
+use lossfeed_sync::Mutex;
+
+use crate::circuit::{Outcome, State};
+use crate::error::Result;
+use crate::types::Dtype;
+use crate::types::{SampleId, TensorSpec};
+use crate::wrap::tier::Tier;
+use crate::wrap::tiered::Tiered;
+use crate::*;
+
+/// Answers by its number and the sample's, and notes what it is told.
+struct Odd {
+    number: u64,
+    form: Form,
+    target: TensorSpec,
+    classes: Vec<String>,
+    labels: Vec<i64>,
+    pieces: Vec<Piece>,
+    heard: Mutex<Vec<String>>,
+}
+
+const SAMPLES: u32 = 5;
+
+impl Odd {
+    fn new(number: u64) -> Arc<Self> {
+        let named = |name: &str, kind| Piece { name: format!("{name}{number}"), kind };
+        Arc::new(Self {
+            number,
+            form: Form::Images { tailed: true },
+            target: TensorSpec::new(Dtype::I64, [1]),
+            classes: vec!["a".to_owned()],
+            labels: (0..SAMPLES).map(|id| number as i64 * 10 + i64::from(id)).collect(),
+            pieces: vec![named("picture", PieceKind::Picture), named("text", PieceKind::Text)],
+            heard: Mutex::default(),
+        })
+    }
+
+    fn hears(&self, what: impl Into<String>) {
+        self.heard.lock().push(what.into());
+    }
+
+    fn heard(&self) -> Vec<String> {
+        std::mem::take(&mut self.heard.lock())
+    }
+
+    /// What is asked about sample `id` is about this one's.
+    fn of(&self, id: SampleId) -> u64 {
+        self.number * 100 + u64::from(id) + 1
+    }
+
+    fn answer(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
+        for (k, &id) in ids.iter().enumerate() {
+            let data = self.of(id).to_le_bytes();
+            if sink(k, Ok(Payload::new(&data, bytemuck::bytes_of(&self.labels[id as usize])))).is_break() {
+                return;
+            }
+        }
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl Source for Odd {
+    fn len(&self) -> usize {
+        SAMPLES as usize
+    }
+    fn is_empty(&self) -> bool {
+        false
+    }
+    fn describe(&self) -> String {
+        format!("odd {}", self.number)
+    }
+    fn payload_bytes(&self, id: SampleId) -> u64 {
+        if id < SAMPLES { 8 } else { 0 }
+    }
+    fn sized(&self) -> bool {
+        true
+    }
+    fn expected_bytes(&self, id: SampleId) -> Option<u64> {
+        (id < SAMPLES).then(|| 1000 + self.of(id))
+    }
+    fn delivered(&self, id: SampleId, payload: &[u8]) {
+        self.hears(format!("delivered {id} {payload:?}"));
+    }
+    fn remember(&self, id: SampleId, payload_bytes: u32, tail_bytes: u32) {
+        self.hears(format!("remember {id} {payload_bytes} {tail_bytes}"));
+    }
+    fn tail_bytes(&self, id: SampleId) -> u64 {
+        if id < SAMPLES { self.of(id) } else { 0 }
+    }
+    fn name(&self, id: SampleId) -> String {
+        if id < SAMPLES { format!("{} of {}", id, self.number) } else { String::new() }
+    }
+    fn form(&self) -> &Form {
+        &self.form
+    }
+    fn target_spec(&self) -> &TensorSpec {
+        &self.target
+    }
+    fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+    /// None: a concatenation would take it apart.
+    fn parts(&self) -> Option<&[Arc<dyn Source>]> {
+        None
+    }
+    fn classes(&self) -> &[String] {
+        &self.classes
+    }
+    fn labels(&self) -> Option<&[i64]> {
+        Some(&self.labels)
+    }
+    fn in_memory(&self) -> bool {
+        true
+    }
+    fn digest(&self) -> String {
+        format!("digest {}", self.number)
+    }
+    fn proof(&self, id: SampleId) -> Option<[u8; 16]> {
+        (id < SAMPLES).then(|| u128::from(self.of(id)).to_le_bytes())
+    }
+    fn disk(&self) -> Option<Numbers> {
+        Some(Numbers { hits: self.number, misses: 7, ..Numbers::default() })
+    }
+    fn circuit(&self) -> Option<CircuitNumbers> {
+        Some(CircuitNumbers { state: State::Open, opened: self.number, why: 2, skipped: 3 })
+    }
+    fn tell(&self, decisions: &Arc<Decisions>) {
+        self.hears(format!("tell {:p}", Arc::as_ptr(decisions)));
+    }
+    fn requests_ahead(&self) -> usize {
+        10 + self.number as usize
+    }
+    fn request_bytes(&self) -> u64 {
+        1000 * self.number
+    }
+    fn remote(&self) -> bool {
+        true
+    }
+    fn in_turn(&self) -> bool {
+        true
+    }
+    fn limit(&self, bytes_per_s: Option<u64>) -> bool {
+        self.hears(format!("limit {bytes_per_s:?}"));
+        true
+    }
+    fn doubt(&self, ids: &[SampleId]) {
+        ids.iter().for_each(|id| self.hears(format!("doubt {id}")));
+    }
+    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
+        self.hears(format!("fetch {ids:?}"));
+        self.answer(ids, sink);
+    }
+    fn fetch_by(
+        &self,
+        request_bytes: u64,
+        stopped: &dyn Fn() -> bool,
+        ids: &[SampleId],
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+    ) -> Traffic {
+        self.hears(format!("fetch_by {request_bytes} {} {ids:?}", stopped()));
+        self.answer(ids, sink);
+        Traffic { requests: self.number, vain_bytes: 1, repeated_samples: 2, repeated_bytes: 3 }
+    }
+    /// Everybody comes along.
+    fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
+        self.hears(format!("along {ids:?} {first} {request_bytes}"));
+        (first..ids.len()).collect()
+    }
+}
+
+/// A tier that has nothing.
+struct Empty;
+
+impl Tier for Empty {
+    fn name(&self) -> &'static str {
+        "nothing"
+    }
+    fn has(&self, _: SampleId) -> bool {
+        false
+    }
+    fn read(
+        &self,
+        _: &[SampleId],
+        _: &dyn Fn(usize) -> Duration,
+        _: &dyn Fn() -> bool,
+        _: &mut dyn FnMut(usize, &[u8]) -> ControlFlow<()>,
+    ) -> Outcome {
+        Outcome::default()
+    }
+    fn offer(&self, _: SampleId, _: Duration, _: &[u8]) {}
+    fn forget(&self, _: &[SampleId]) {}
+}
+
+/// Where each sample of a wrapper is from.
+type Places = [(Arc<Odd>, SampleId)];
+
+fn read(source: &dyn Source, ids: &[SampleId], by: Option<u64>) -> (Vec<(u64, i64)>, Traffic) {
+    let mut found = vec![(0, 0); ids.len()];
+    let mut sink = |k: usize, answer: Result<Payload<'_>>| {
+        let answer = answer.unwrap();
+        let (data, target) = (answer.data.try_into().unwrap(), answer.target.try_into().unwrap());
+        found[k] = (u64::from_le_bytes(data), i64::from_ne_bytes(target));
+        Continue(())
+    };
+    let traffic = match by {
+        Some(request_bytes) => source.fetch_by(request_bytes, &|| false, ids, &mut sink),
+        None => {
+            source.fetch(ids, &mut sink);
+            Traffic::default()
+        }
+    };
+    (found, traffic)
+}
+
+/// What was heard by each of the sources that are wrapped, in their order.
+fn heard(wrapped: &[Arc<Odd>]) -> Vec<Vec<String>> {
+    wrapped.iter().map(|odd| odd.heard()).collect()
+}
+
+/// All questions about samples, and everything that is done to one or to several.
+fn answers_as_what_it_wraps(wrapper: &dyn Source, places: &Places, wrapped: &[Arc<Odd>]) {
+    heard(wrapped);
+    let first = &wrapped[0];
+    assert_eq!((wrapper.len(), wrapper.is_empty()), (places.len(), false));
+    assert!(wrapper.describe().contains("odd 1"), "{}", wrapper.describe());
+    assert_eq!((wrapper.form(), wrapper.target_spec()), (first.form(), first.target_spec()));
+    assert_eq!((wrapper.pieces(), wrapper.classes()), (first.pieces(), first.classes()));
+    let same = (wrapper.sized(), wrapper.in_memory(), wrapper.remote(), wrapper.in_turn());
+    assert_eq!(same, (first.sized(), first.in_memory(), first.remote(), first.in_turn()));
+    let labels: Vec<i64> = places.iter().map(|(odd, id)| odd.labels[*id as usize]).collect();
+    assert_eq!(wrapper.labels(), Some(&labels[..]));
+    for (id, (odd, inner)) in (0..).zip(places) {
+        let (id, inner) = (id as SampleId, *inner);
+        assert_eq!(wrapper.payload_bytes(id), odd.payload_bytes(inner));
+        assert_eq!(wrapper.expected_bytes(id), odd.expected_bytes(inner));
+        assert_eq!(wrapper.tail_bytes(id), odd.tail_bytes(inner));
+        assert_eq!(wrapper.name(id), odd.name(inner));
+        assert_eq!(wrapper.proof(id), odd.proof(inner));
+        wrapper.delivered(id, &[7]);
+        wrapper.remember(id, 9, 4);
+        wrapper.doubt(&[id]);
+        let heard = [format!("delivered {inner} [7]"), format!("remember {inner} 9 4"), format!("doubt {inner}")];
+        assert_eq!(odd.heard(), heard, "{id}");
+    }
+    let none = places.len() as SampleId;
+    assert_eq!((wrapper.payload_bytes(none), wrapper.tail_bytes(none), wrapper.name(none)), (0, 0, String::new()));
+    assert_eq!((wrapper.expected_bytes(none), wrapper.proof(none)), (None, None));
+    // Several at once, in an order that is not theirs.
+    let ids: Vec<SampleId> = (0..none).rev().collect();
+    let share = |odd: &Arc<Odd>| -> Vec<SampleId> {
+        let here = ids.iter().map(|&id| &places[id as usize]);
+        here.filter(|(of, _)| Arc::ptr_eq(of, odd)).map(|(_, id)| *id).collect()
+    };
+    let each = |what: &dyn Fn(&Arc<Odd>) -> Vec<String>| -> Vec<Vec<String>> { wrapped.iter().map(what).collect() };
+    let expected: Vec<(u64, i64)> = ids
+        .iter()
+        .map(|&id| &places[id as usize])
+        .map(|(odd, inner)| (odd.of(*inner), odd.labels[*inner as usize]))
+        .collect();
+    let (came, traffic) = read(wrapper, &ids, Some(99));
+    assert_eq!(came, expected);
+    assert_eq!(heard(wrapped), each(&|odd| vec![format!("fetch_by 99 false {:?}", share(odd))]));
+    let mut sum = Traffic::default();
+    wrapped.iter().for_each(|odd| {
+        sum += Traffic { requests: odd.number, vain_bytes: 1, repeated_samples: 2, repeated_bytes: 3 };
+    });
+    assert_eq!(traffic, sum);
+    assert_eq!(read(wrapper, &ids, None).0, expected);
+    heard(wrapped);
+    // Everybody behind the first two comes along; which of them are the first is counted for each.
+    assert_eq!(wrapper.along(&ids, 2, 55), (2..ids.len()).collect::<Vec<_>>());
+    let before = |odd: &Arc<Odd>| ids[..2].iter().filter(|id| Arc::ptr_eq(&places[**id as usize].0, odd)).count();
+    assert_eq!(heard(wrapped), each(&|odd| vec![format!("along {:?} {} 55", share(odd), before(odd))]));
+    let decisions = Arc::new(Decisions::default());
+    wrapper.tell(&decisions);
+    assert_eq!(heard(wrapped), each(&|_| vec![format!("tell {:p}", Arc::as_ptr(&decisions))]));
+}
+
+#[test]
+fn a_subset_answers_as_what_it_wraps() {
+    let odd = Odd::new(1);
+    let subset = Subset::new(odd.clone(), vec![3, 0, 4]).unwrap();
+    let places = [3, 0, 4].map(|id| (Arc::clone(&odd), id));
+    answers_as_what_it_wraps(&subset, &places, &[Arc::clone(&odd)]);
+    assert!(subset.limit(Some(5)) && odd.heard() == ["limit Some(5)"]);
+    assert_eq!(subset.request_bytes(), 1000);
+    assert_eq!((subset.requests_ahead(), subset.disk(), subset.circuit()), (11, odd.disk(), odd.circuit()));
+    assert!(subset.parts().is_none());
+    let digest = |number, ids| Subset::new(Odd::new(number), ids).unwrap().digest();
+    assert_eq!(digest(1, vec![3, 0, 4]), subset.digest());
+    assert_ne!(digest(2, vec![3, 0, 4]), subset.digest());
+}
+
+#[test]
+fn a_concatenation_answers_as_what_it_wraps() {
+    let (one, two) = (Odd::new(1), Odd::new(2));
+    let concat = Concat::new(vec![one.clone(), two.clone()]).unwrap();
+    let of = |odd: &Arc<Odd>| (0..SAMPLES).map(|id| (Arc::clone(odd), id)).collect::<Vec<_>>();
+    answers_as_what_it_wraps(&concat, &[of(&one), of(&two)].concat(), &[one.clone(), two.clone()]);
+    // Of several stores each has a limit of its own.
+    assert!(!concat.limit(Some(5)) && one.heard().is_empty() && two.heard().is_empty());
+    assert_eq!(concat.request_bytes(), 1500, "of parts of one length");
+    assert_eq!((concat.requests_ahead(), concat.parts().unwrap().len()), (11 + 12, 2));
+    assert_eq!(concat.disk(), Some(Numbers { hits: 3, misses: 14, ..Numbers::default() }));
+    assert_eq!(concat.circuit(), Some(CircuitNumbers { state: State::Open, opened: 3, why: 2, skipped: 6 }));
+    let digest = |a, b| Concat::new(vec![Odd::new(a), Odd::new(b)]).unwrap().digest();
+    assert!(digest(1, 2) == concat.digest() && digest(1, 3) != concat.digest());
+}
+
+#[test]
+fn a_source_with_a_tier_answers_as_what_it_wraps() {
+    let odd = Odd::new(1);
+    let tiered = Tiered::new(odd.clone(), Empty, None, |_| Some(Numbers { hits: 40, ..Numbers::default() }));
+    let places: Vec<_> = (0..SAMPLES).map(|id| (Arc::clone(&odd), id)).collect();
+    answers_as_what_it_wraps(&tiered, &places, &[Arc::clone(&odd)]);
+    assert!(tiered.limit(None) && odd.heard() == ["limit None"]);
+    assert_eq!(tiered.request_bytes(), 1000);
+    assert_eq!((tiered.requests_ahead(), tiered.digest(), tiered.describe()), (11, odd.digest(), odd.describe()));
+    // The tier's own.
+    assert_eq!(tiered.disk().map(|disk| disk.hits), Some(40));
+    assert_eq!(tiered.circuit().map(|circuit| circuit.state), Some(State::Closed));
+    assert!(tiered.parts().is_none());
+}
+
+#[test]
+fn parts_whose_tails_hold_other_things_are_refused() {
+    let other = |kinds: &[PieceKind]| -> Arc<dyn Source> {
+        let mut odd = Arc::into_inner(Odd::new(2)).unwrap();
+        odd.pieces = kinds.iter().map(|&kind| Piece { name: "x".to_owned(), kind }).collect();
+        Arc::new(odd)
+    };
+    let concat = |kinds: &[PieceKind]| Concat::new(vec![Odd::new(1), other(kinds)]).err().map(|e| e.to_string());
+    // Names do not matter, nor what lies in no tail.
+    assert_eq!(concat(&[PieceKind::Text]), None);
+    assert_eq!(concat(&[PieceKind::Label, PieceKind::Text, PieceKind::Picture]), None);
+    for (kinds, told) in [
+        (&[PieceKind::Json][..], "[json]"),
+        (&[PieceKind::Text, PieceKind::Text], "[text, text]"),
+        (&[PieceKind::Numbers(Dtype::F32)], "[float32 numbers]"),
+        (&[], "[]"),
+    ] {
+        let error = concat(kinds).unwrap();
+        assert!(error.contains("part 1") && error.contains(told) && error.contains("part 0 [text]"), "{error}");
+    }
+}

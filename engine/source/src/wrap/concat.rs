@@ -1,0 +1,360 @@
+//! Several sources one after the other, as one.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use lossfeed_disk::Numbers;
+
+use crate::circuit::State;
+use crate::error::{Error, Result};
+use crate::sample::{CircuitNumbers, Decisions, Fingerprint, Form, Payload, Piece, PieceKind, Source, Traffic};
+use crate::types::{MAX_SAMPLES, SampleId, TensorSpec};
+
+/// The samples of the first source, then those of the second, and so on. A batch that has samples of several is read
+/// from one after the other.
+pub struct Concat {
+    parts: Vec<Arc<dyn Source>>,
+    /// The end of each part.
+    ends: Vec<usize>,
+    labels: Option<Vec<i64>>,
+}
+
+impl Concat {
+    /// `parts` one after the other. Those that are concatenations themselves are taken apart: (a, b), c is a, b, c.
+    ///
+    /// # Errors
+    /// `Settings` if there is no part, if samples or targets are of several kinds, if labels mean several classes, or
+    /// if there are more samples than ids.
+    pub fn new(parts: Vec<Arc<dyn Source>>) -> Result<Self> {
+        let parts: Vec<Arc<dyn Source>> = parts
+            .into_iter()
+            .flat_map(|part| part.parts().map(<[_]>::to_vec).unwrap_or_else(|| vec![Arc::clone(&part)]))
+            .collect();
+        let Some((first, others)) = parts.split_first() else {
+            return Err(Error::settings("nothing to concatenate: give at least one dataset"));
+        };
+        for (number, part) in others.iter().enumerate() {
+            let number = number + 1;
+            if (part.form(), part.target_spec()) != (first.form(), first.target_spec()) {
+                return Err(Error::settings(format!(
+                    "part {number} holds {} and part 0 {}: only datasets of one kind can follow each other",
+                    kind(&**part),
+                    kind(&**first)
+                )));
+            }
+            if !tail(&**part).eq(tail(&**first)) {
+                return Err(Error::settings(format!(
+                    "part {number} has the fields {} and part 0 {}: open all parts with the same fields=",
+                    said(&**part),
+                    said(&**first)
+                )));
+            }
+            if part.classes() != first.classes() {
+                return Err(Error::settings(format!(
+                    "part {number} has the classes {:?} and part 0 {:?}: a label would mean two things",
+                    part.classes(),
+                    first.classes()
+                )));
+            }
+        }
+        let mut end = 0usize;
+        let ends: Vec<usize> = parts
+            .iter()
+            .map(|part| {
+                end = end.saturating_add(part.len());
+                end
+            })
+            .collect();
+        if end > MAX_SAMPLES {
+            return Err(Error::settings(format!("{end} samples are more than ids can name ({MAX_SAMPLES})")));
+        }
+        let labels: Option<Vec<&[i64]>> = parts.iter().map(|part| part.labels()).collect();
+        let labels = labels.map(|labels| labels.concat());
+        Ok(Self { parts, ends, labels })
+    }
+
+    /// The part that has sample `id`, and what the sample is called there.
+    fn place(&self, id: SampleId) -> Option<(usize, SampleId)> {
+        let part = self.ends.partition_point(|&end| end <= id as usize);
+        let start = part.checked_sub(1).map_or(0, |before| self.ends[before]);
+        (part < self.parts.len()).then(|| (part, (id as usize - start) as SampleId))
+    }
+
+    fn of<T>(&self, id: SampleId, ask: impl Fn(&dyn Source, SampleId) -> T) -> Option<T> {
+        self.place(id).map(|(part, id)| ask(&*self.parts[part], id))
+    }
+
+    /// Has `read` read each part's samples: (part, its ids, its sink). It stops when the sink has had enough.
+    fn divide(
+        &self,
+        ids: &[SampleId],
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+        mut read: impl FnMut(&dyn Source, &[SampleId], &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>),
+    ) {
+        let mut shares: Vec<(Vec<usize>, Vec<SampleId>)> = vec![Default::default(); self.parts.len()];
+        for (k, &id) in ids.iter().enumerate() {
+            if let Some((part, inner)) = self.place(id) {
+                shares[part].0.push(k);
+                shares[part].1.push(inner);
+            } else if sink(k, Err(Error::internal(format!("id {id} is not one of {} samples", self.len())))).is_break()
+            {
+                return;
+            }
+        }
+        for (part, (places, inner)) in self.parts.iter().zip(shares).filter(|(_, (places, _))| !places.is_empty()) {
+            let mut flow = ControlFlow::Continue(());
+            read(&**part, &inner, &mut |k, answer| {
+                flow = sink(places[k], answer);
+                flow
+            });
+            if flow.is_break() {
+                return;
+            }
+        }
+    }
+}
+
+/// What lies in the tail of each sample. What the parts are called may differ from source to source.
+fn tail(source: &dyn Source) -> impl Iterator<Item = PieceKind> {
+    source.pieces().iter().map(|piece| piece.kind).filter(|kind| kind.in_tail())
+}
+
+fn said(source: &dyn Source) -> String {
+    let each: Vec<String> =
+        tail(source).map(|kind| format!("{} {}", kind.dtype().map_or("", |dtype| dtype.name()), kind.name())).collect();
+    format!("[{}]", each.iter().map(|kind| kind.trim()).collect::<Vec<_>>().join(", "))
+}
+
+fn kind(source: &dyn Source) -> String {
+    let words = |spec: &TensorSpec| format!("{} {:?}", spec.dtype.name(), spec.shape);
+    let samples = match source.form() {
+        Form::Images { tailed } => format!("encoded images{}", if *tailed { " and what differs in size" } else { "" }),
+        Form::Rows(spec) => words(spec),
+        Form::Fields(fields) => {
+            let each: Vec<String> = fields.each().iter().map(words).collect();
+            format!("rows of {}{}", each.join(", "), if fields.tailed() { " and what differs in size" } else { "" })
+        }
+    };
+    format!("{samples} with targets {}", words(source.target_spec()))
+}
+
+#[deny(clippy::missing_trait_methods)] // what is left out falls back to a default, silently
+impl Source for Concat {
+    fn len(&self) -> usize {
+        self.ends.last().copied().unwrap_or(0)
+    }
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    fn describe(&self) -> String {
+        self.parts.iter().map(|part| part.describe()).collect::<Vec<_>>().join(" + ")
+    }
+    fn payload_bytes(&self, id: SampleId) -> u64 {
+        self.of(id, |part, id| part.payload_bytes(id)).unwrap_or(0)
+    }
+    fn sized(&self) -> bool {
+        self.parts.iter().all(|part| part.sized())
+    }
+    fn delivered(&self, id: SampleId, payload: &[u8]) {
+        self.of(id, |part, id| part.delivered(id, payload));
+    }
+    fn remember(&self, id: SampleId, payload_bytes: u32, tail_bytes: u32) {
+        self.of(id, |part, id| part.remember(id, payload_bytes, tail_bytes));
+    }
+    fn expected_bytes(&self, id: SampleId) -> Option<u64> {
+        self.of(id, |part, id| part.expected_bytes(id)).flatten()
+    }
+    fn tail_bytes(&self, id: SampleId) -> u64 {
+        self.of(id, |part, id| part.tail_bytes(id)).unwrap_or(0)
+    }
+    fn name(&self, id: SampleId) -> String {
+        self.of(id, |part, id| part.name(id)).unwrap_or_default()
+    }
+    fn form(&self) -> &Form {
+        self.parts[0].form()
+    }
+    fn target_spec(&self) -> &TensorSpec {
+        self.parts[0].target_spec()
+    }
+    /// By the names that they have in the first part.
+    fn pieces(&self) -> &[Piece] {
+        self.parts[0].pieces()
+    }
+    fn parts(&self) -> Option<&[Arc<dyn Source>]> {
+        Some(&self.parts)
+    }
+    fn classes(&self) -> &[String] {
+        self.parts[0].classes()
+    }
+    fn labels(&self) -> Option<&[i64]> {
+        self.labels.as_deref()
+    }
+    fn in_memory(&self) -> bool {
+        self.parts.iter().all(|part| part.in_memory())
+    }
+    fn remote(&self) -> bool {
+        self.parts.iter().any(|part| part.remote())
+    }
+    /// Summed over the parts. Folders are counted as they are: parts that share one show its bytes once each, at most
+    /// the largest is told.
+    fn disk(&self) -> Option<Numbers> {
+        self.parts.iter().filter_map(|part| part.disk()).reduce(|a, b| Numbers {
+            hits: a.hits + b.hits,
+            hit_bytes: a.hit_bytes + b.hit_bytes,
+            misses: a.misses + b.misses,
+            damaged: a.damaged + b.damaged,
+            failed: a.failed + b.failed,
+            late: a.late + b.late,
+            written: a.written + b.written,
+            written_bytes: a.written_bytes + b.written_bytes,
+            dropped: a.dropped + b.dropped,
+            declined: a.declined + b.declined,
+            evicted_segments: a.evicted_segments + b.evicted_segments,
+            bytes: a.bytes.max(b.bytes),
+        })
+    }
+    /// Summed over the parts; the state and the reason are those of one that is not closed, if there is one.
+    fn circuit(&self) -> Option<CircuitNumbers> {
+        self.parts.iter().filter_map(|part| part.circuit()).reduce(|a, b| {
+            let worse = if a.state == State::Closed && (b.state != State::Closed || a.why == 0) { b } else { a };
+            CircuitNumbers { opened: a.opened + b.opened, skipped: a.skipped + b.skipped, ..worse }
+        })
+    }
+    fn in_turn(&self) -> bool {
+        self.parts.iter().all(|part| part.in_turn())
+    }
+    fn tell(&self, decisions: &Arc<Decisions>) {
+        self.parts.iter().for_each(|part| part.tell(decisions));
+    }
+    fn proof(&self, id: SampleId) -> Option<[u8; 16]> {
+        self.of(id, |part, id| part.proof(id)).flatten()
+    }
+    fn digest(&self) -> String {
+        let mut digest = Fingerprint::new(self.len(), self.form(), self.target_spec(), self.classes());
+        self.parts.iter().for_each(|part| digest.add(part.digest().as_bytes()));
+        digest.finish()
+    }
+    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
+        self.divide(ids, sink, |part, ids, sink| part.fetch(ids, sink));
+    }
+    fn fetch_by(
+        &self,
+        request_bytes: u64,
+        stopped: &dyn Fn() -> bool,
+        ids: &[SampleId],
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+    ) -> Traffic {
+        let mut traffic = Traffic::default();
+        self.divide(ids, sink, |part, ids, sink| {
+            if !stopped() {
+                traffic += part.fetch_by(request_bytes, stopped, ids, sink);
+            }
+        });
+        traffic
+    }
+    fn doubt(&self, ids: &[SampleId]) {
+        for &id in ids {
+            self.of(id, |part, id| part.doubt(&[id]));
+        }
+    }
+    /// Of several stores each has a limit of its own.
+    fn limit(&self, _: Option<u64>) -> bool {
+        false
+    }
+    fn requests_ahead(&self) -> usize {
+        self.parts.iter().map(|part| part.requests_ahead()).sum()
+    }
+    /// By the samples of each part.
+    fn request_bytes(&self) -> u64 {
+        let of = |part: &dyn Source| u128::from(part.request_bytes()) * part.len() as u128;
+        let all: u128 = self.parts.iter().map(|part| of(&**part)).sum();
+        u64::try_from(all / self.len().max(1) as u128).unwrap_or(u64::MAX)
+    }
+    fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
+        let mut along = Vec::new();
+        for number in 0..self.parts.len() {
+            let here = |&k: &usize| self.place(ids[k]).is_some_and(|(part, _)| part == number);
+            let places: Vec<usize> = (0..ids.len()).filter(here).collect();
+            let inner: Vec<SampleId> = places.iter().filter_map(|&k| self.place(ids[k])).map(|(_, id)| id).collect();
+            let inner_first = places.partition_point(|&k| k < first);
+            let with = self.parts[number].along(&inner, inner_first, request_bytes);
+            along.extend(with.into_iter().filter_map(|at| places.get(at).copied()));
+        }
+        along.sort_unstable();
+        along
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::Arrays;
+    use crate::types::Dtype;
+    use crate::wrap::Subset;
+    use proptest::prelude::*;
+
+    fn rows(ids: std::ops::Range<u32>) -> Arc<dyn Source> {
+        let (count, data): (_, Vec<u8>) = (ids.len(), ids.clone().flat_map(u32::to_ne_bytes).collect());
+        let target: Vec<u8> = ids.flat_map(|id| i64::from(id).to_ne_bytes()).collect();
+        let spec = TensorSpec::new(Dtype::U8, [4]);
+        Arc::new(Arrays::new(data, spec, target, TensorSpec::class_index(), count).unwrap())
+    }
+
+    /// What was read, by position, until `most` had come.
+    fn read(source: &dyn Source, ids: &[SampleId], most: usize) -> Vec<Option<u32>> {
+        let (mut found, mut left) = (vec![None; ids.len()], most);
+        source.fetch(ids, &mut |k, answer| {
+            assert!(found[k].is_none() && left > 0, "answered once, and never after it was enough");
+            left -= 1;
+            found[k] = Some(answer.map_or(u32::MAX, |p| u32::from_ne_bytes(p.data.try_into().unwrap())));
+            if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        found
+    }
+
+    proptest! {
+        #[test]
+        fn every_sample_is_that_of_its_part(
+            sizes in prop::collection::vec(1u32..7, 1..6), ids in prop::collection::vec(0u32..45, 1..30), most in 1usize..40,
+        ) {
+            let mut start = 0;
+            let parts = sizes.iter().map(|&size| { start += size; rows(start - size..start) }).collect();
+            let concat = Concat::new(parts).unwrap();
+            prop_assert_eq!((concat.len(), concat.in_memory()), (start as usize, true));
+            let naive = |id: &u32| if *id < start { *id } else { u32::MAX };
+            let found = read(&concat, &ids, most);
+            prop_assert_eq!(found.iter().flatten().count(), most.min(ids.len()));
+            for (id, found) in ids.iter().zip(found) {
+                prop_assert!(found.is_none_or(|found| found == naive(id)), "{}: {:?}", id, found);
+            }
+        }
+    }
+
+    #[test]
+    fn parts_of_several_kinds_are_refused_and_the_order_is_in_the_digest() {
+        let spec = TensorSpec::new(Dtype::U8, [8]);
+        let other = Arrays::new(vec![0; 8], spec, vec![0; 8], TensorSpec::class_index(), 1).unwrap();
+        let refused = |parts| Concat::new(parts).err().unwrap().to_string();
+        assert!(refused(vec![rows(0..2), Arc::new(other)]).contains("part 1 holds"));
+        assert!(refused(vec![]).contains("nothing to concatenate"));
+        let digest = |parts: [std::ops::Range<u32>; 2]| Concat::new(parts.map(rows).into()).unwrap().digest();
+        assert_eq!(digest([0..2, 2..5]), digest([0..2, 2..5]));
+        assert_ne!(digest([0..2, 2..5]), digest([2..5, 0..2]));
+        assert_ne!(digest([0..2, 2..5]), digest([0..3, 3..5]));
+        let nested = |parts: [Arc<dyn Source>; 2]| Arc::new(Concat::new(parts.into()).unwrap()) as Arc<dyn Source>;
+        let [a, b, c] = [rows(0..2), rows(2..5), rows(5..6)];
+        let left = nested([nested([a.clone(), b.clone()]), c.clone()]);
+        assert_eq!(left.digest(), nested([a, nested([b, c])]).digest());
+        assert_eq!(left.parts().unwrap().len(), 3);
+    }
+
+    #[test]
+    fn parts_of_subsets_keep_their_names_and_labels() {
+        let part = |ids| Arc::new(Subset::new(rows(0..50), ids).unwrap()) as Arc<dyn Source>;
+        let concat = Concat::new(vec![part(vec![7, 3]), part(vec![3])]).unwrap();
+        assert_eq!(read(&concat, &[2, 0, 1], 9), [Some(3), Some(7), Some(3)]);
+        assert_eq!((concat.name(0), concat.name(2)), (rows(0..50).name(7), rows(0..50).name(3)));
+        assert_eq!(concat.labels(), Some(&[7, 3, 3][..]));
+        assert_eq!((concat.payload_bytes(1), concat.payload_bytes(3), concat.name(3)), (4, 0, String::new()));
+    }
+}

@@ -1,0 +1,332 @@
+//! A source with a tier before it: what the tier has comes from there, the rest is fetched and offered to it.
+//!
+//! All that tiers have in common is here: who is asked for which positions, that each is answered once, the circuit
+//! that leaves out a tier which costs more than it brings, and what a fetch costs. A tier itself is five methods.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use lossfeed_disk::Numbers;
+use lossfeed_sync::Mutex;
+
+use crate::circuit::{Change, Circuit, Leave, Outcome, PROBE_SAMPLES, State, Why};
+use crate::error::Result;
+use crate::process::Process;
+use crate::sample::{CircuitNumbers, Decisions, Form, Listeners, Payload, Piece, Source, Traffic};
+use crate::types::{SampleId, TensorSpec};
+use crate::wrap::tier::Tier;
+
+/// See the module's head.
+pub(crate) struct Tiered<T> {
+    source: Arc<dyn Source>,
+    tier: T,
+    /// What the tier counts, if it is a disk.
+    disk: fn(&T) -> Option<Numbers>,
+    circuit: Mutex<Circuit>,
+    begun: Instant,
+    opened: AtomicU64,
+    why: AtomicU64,
+    skipped: AtomicU64,
+    listeners: Listeners,
+    made_by: Process,
+    /// Time that a test has let pass.
+    #[cfg(test)]
+    turned_us: AtomicU64,
+}
+
+/// A call of the tier; however it ends, the circuit is told.
+struct Call<'a, T: Tier> {
+    tiered: &'a Tiered<T>,
+    leave: Leave,
+    outcome: Outcome,
+}
+
+impl<T: Tier> Drop for Call<'_, T> {
+    fn drop(&mut self) {
+        let tiered = self.tiered;
+        let change = tiered.circuit.lock().told(self.leave, self.outcome, tiered.now_us());
+        if let Some(change) = change {
+            tiered.note(change);
+        }
+    }
+}
+
+impl<T: Tier> Tiered<T> {
+    /// `alone_us`: what the source took for a sample when the tier's were kept. `disk` as [`Source::disk`].
+    pub(crate) fn new(
+        source: Arc<dyn Source>,
+        tier: T,
+        alone_us: Option<f64>,
+        disk: fn(&T) -> Option<Numbers>,
+    ) -> Self {
+        Self {
+            source,
+            tier,
+            disk,
+            circuit: Mutex::new(Circuit::new(alone_us)),
+            begun: Instant::now(),
+            opened: AtomicU64::new(0),
+            why: AtomicU64::new(0),
+            skipped: AtomicU64::new(0),
+            listeners: Listeners::default(),
+            made_by: Process::current(),
+            #[cfg(test)]
+            turned_us: AtomicU64::new(0),
+        }
+    }
+
+    /// The tier alone.
+    #[cfg(test)]
+    pub(crate) fn into_tier(self) -> T {
+        self.tier
+    }
+
+    /// So much time passes.
+    #[cfg(test)]
+    pub(crate) fn turn(&self, us: u64) {
+        self.turned_us.fetch_add(us, Relaxed);
+    }
+
+    fn now_us(&self) -> u64 {
+        let now_us = self.begun.elapsed().as_micros() as u64;
+        #[cfg(test)]
+        let now_us = now_us + self.turned_us.load(Relaxed);
+        now_us
+    }
+
+    fn state(&self) -> State {
+        self.circuit.lock().state(self.now_us())
+    }
+
+    fn note(&self, change: Change) {
+        let tier = self.tier.name();
+        self.why.store(change.why.code(), Relaxed);
+        let pause_s = change.again_us.saturating_sub(self.now_us()) / 1_000_000;
+        match (change.now, change.why) {
+            (State::Open, why) => {
+                self.opened.fetch_add(1, Relaxed);
+                if why == Why::NoBetter {
+                    tracing::debug!(%why, "{tier} is skipped for {pause_s} s");
+                } else {
+                    tracing::warn!(
+                        %why,
+                        "{tier} is skipped for {pause_s} s and samples are fetched from the source meanwhile: check \
+                         its disk"
+                    );
+                }
+            }
+            (_, why) => tracing::info!(%why, "{tier} is used again"),
+        }
+        self.listeners.tell(change.into());
+    }
+
+    fn target(&self, id: SampleId) -> Option<&[u8]> {
+        match self.source.labels() {
+            Some(labels) => labels.get(id as usize).map(bytemuck::bytes_of),
+            None => Some(&[0]),
+        }
+    }
+
+    /// Answers from the tier what is there. What is left, by position.
+    fn ask_tier(
+        &self,
+        stopped: &dyn Fn() -> bool,
+        ids: &[SampleId],
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+    ) -> ControlFlow<(), Vec<usize>> {
+        let leave = self.circuit.lock().ask(self.now_us());
+        let mut call = Call { tiered: self, leave, outcome: Outcome::default() };
+        let mut answered = vec![false; ids.len()];
+        let asked: Vec<usize> = match leave {
+            Leave::All => (0..ids.len()).collect(),
+            Leave::Probe => {
+                let there = |&k: &usize| ids.get(k).is_some_and(|&id| self.tier.has(id));
+                (0..ids.len()).filter(there).take(PROBE_SAMPLES).collect()
+            }
+            Leave::Nothing => Vec::new(),
+        };
+        self.skipped.fetch_add((ids.len() - asked.len()) as u64, Relaxed);
+        let mut flow = ControlFlow::Continue(());
+        if !asked.is_empty() {
+            let wanted: Vec<SampleId> = asked.iter().filter_map(|&k| ids.get(k).copied()).collect();
+            let patience = |samples: usize| Duration::from_micros(self.circuit.lock().patience_us(leave, samples));
+            call.outcome = self.tier.read(&wanted, &patience, stopped, &mut |at, data| {
+                let (Some(&k), Some(&id)) = (asked.get(at), wanted.get(at)) else { return flow };
+                let (Some(done), Some(target)) = (answered.get_mut(k), self.target(id)) else { return flow };
+                // Whatever a tier says twice, late or in another length is not heard.
+                if flow.is_break() || *done || data.len() as u64 != self.source.payload_bytes(id) {
+                    return flow;
+                }
+                *done = true;
+                flow = sink(k, Ok(Payload { data, target, near: true }));
+                flow
+            });
+        }
+        drop(call);
+        flow?;
+        ControlFlow::Continue((0..ids.len()).filter(|&k| answered.get(k) == Some(&false)).collect())
+    }
+
+    /// Fetches the positions that are left, and offers what comes to the tier.
+    fn ask_source(
+        &self,
+        request_bytes: u64,
+        stopped: &dyn Fn() -> bool,
+        ids: &[SampleId],
+        left: &[usize],
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+    ) -> Traffic {
+        let wanted: Vec<SampleId> = left.iter().filter_map(|&k| ids.get(k).copied()).collect();
+        // What the circuit leaves out is not written to either, until it is tried: it might have nothing to be tried
+        // by.
+        let keeps = self.state() != State::Open;
+        // What the source made this thread wait for an answer so far: what a fetch of it costs.
+        let (mut waited, mut answers, mut since) = (Duration::ZERO, 0, Instant::now());
+        let traffic = self.source.fetch_by(request_bytes, stopped, &wanted, &mut |at, answer| {
+            (waited, answers) = (waited + since.elapsed(), answers + 1);
+            let (Some(&k), Some(&id)) = (left.get(at), wanted.get(at)) else { return ControlFlow::Continue(()) };
+            if let Ok(payload) = &answer
+                && keeps
+                && payload.data.len() as u64 == self.source.payload_bytes(id)
+            {
+                self.tier.offer(id, waited / answers, payload.data);
+            }
+            let going = sink(k, answer);
+            since = Instant::now();
+            going
+        });
+        self.circuit.lock().behind(u64::from(answers), waited.as_micros() as u64);
+        traffic
+    }
+}
+
+#[deny(clippy::missing_trait_methods)] // what is left out falls back to a default, silently
+impl<T: Tier> Source for Tiered<T> {
+    fn len(&self) -> usize {
+        self.source.len()
+    }
+    fn is_empty(&self) -> bool {
+        self.source.is_empty()
+    }
+    fn describe(&self) -> String {
+        self.source.describe()
+    }
+    fn payload_bytes(&self, id: SampleId) -> u64 {
+        self.source.payload_bytes(id)
+    }
+    fn sized(&self) -> bool {
+        self.source.sized()
+    }
+    fn delivered(&self, id: SampleId, payload: &[u8]) {
+        self.source.delivered(id, payload);
+    }
+    fn remember(&self, id: SampleId, payload_bytes: u32, tail_bytes: u32) {
+        self.source.remember(id, payload_bytes, tail_bytes);
+    }
+    fn tail_bytes(&self, id: SampleId) -> u64 {
+        self.source.tail_bytes(id)
+    }
+    fn name(&self, id: SampleId) -> String {
+        self.source.name(id)
+    }
+    fn form(&self) -> &Form {
+        self.source.form()
+    }
+    fn pieces(&self) -> &[Piece] {
+        self.source.pieces()
+    }
+    /// Taken apart it would lose its tier.
+    fn parts(&self) -> Option<&[Arc<dyn Source>]> {
+        None
+    }
+    fn expected_bytes(&self, id: SampleId) -> Option<u64> {
+        self.source.expected_bytes(id)
+    }
+    fn target_spec(&self) -> &TensorSpec {
+        self.source.target_spec()
+    }
+    fn classes(&self) -> &[String] {
+        self.source.classes()
+    }
+    fn labels(&self) -> Option<&[i64]> {
+        self.source.labels()
+    }
+    fn in_memory(&self) -> bool {
+        self.source.in_memory()
+    }
+    fn digest(&self) -> String {
+        self.source.digest()
+    }
+    fn proof(&self, id: SampleId) -> Option<[u8; 16]> {
+        self.source.proof(id)
+    }
+    fn disk(&self) -> Option<Numbers> {
+        (self.disk)(&self.tier)
+    }
+    fn circuit(&self) -> Option<CircuitNumbers> {
+        let of = |number: &AtomicU64| number.load(Relaxed);
+        let (opened, why, skipped) = (of(&self.opened), of(&self.why), of(&self.skipped));
+        Some(CircuitNumbers { state: self.state(), opened, why, skipped })
+    }
+    fn tell(&self, decisions: &Arc<Decisions>) {
+        self.listeners.add(decisions);
+        self.source.tell(decisions);
+    }
+    fn remote(&self) -> bool {
+        self.source.remote()
+    }
+    fn in_turn(&self) -> bool {
+        self.source.in_turn()
+    }
+    fn doubt(&self, ids: &[SampleId]) {
+        if self.made_by.is_current() {
+            self.tier.forget(ids);
+        }
+        self.source.doubt(ids);
+    }
+    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
+        self.fetch_by(u64::MAX, &|| false, ids, sink);
+    }
+    fn limit(&self, bytes_per_s: Option<u64>) -> bool {
+        self.source.limit(bytes_per_s)
+    }
+    fn requests_ahead(&self) -> usize {
+        self.source.requests_ahead()
+    }
+    fn request_bytes(&self) -> u64 {
+        self.source.request_bytes()
+    }
+    fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
+        // What the tier has needs no request and brings nobody along.
+        let asked = self.made_by.is_current() && self.state() == State::Closed;
+        let absent = |&k: &usize| !asked || ids.get(k).is_some_and(|&id| !self.tier.has(id));
+        let absent: Vec<usize> = (0..ids.len()).filter(absent).collect();
+        let inner: Vec<SampleId> = absent.iter().filter_map(|&k| ids.get(k).copied()).collect();
+        let inner_first = absent.partition_point(|&k| k < first);
+        let along = self.source.along(&inner, inner_first, request_bytes);
+        along.into_iter().filter_map(|at| absent.get(at).copied()).collect()
+    }
+    fn fetch_by(
+        &self,
+        request_bytes: u64,
+        stopped: &dyn Fn() -> bool,
+        ids: &[SampleId],
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+    ) -> Traffic {
+        if stopped() {
+            return Traffic::default();
+        }
+        if !self.made_by.is_current() {
+            // The tier's threads and locks are the parent's.
+            return self.source.fetch_by(request_bytes, stopped, ids, sink);
+        }
+        match self.ask_tier(stopped, ids, sink) {
+            ControlFlow::Continue(left) if !left.is_empty() => {
+                self.ask_source(request_bytes, stopped, ids, &left, sink)
+            }
+            _ => Traffic::default(),
+        }
+    }
+}
