@@ -1,9 +1,9 @@
 //! What waits to be read by threads beside each other, and how many of them may read. Without locks; `readers.rs` puts
 //! one around it.
 
-use super::slow::Judge;
 use crate::source::Flow;
 use crate::tune::decided::{Decided, Knob, Requests};
+use crate::tune::slow::Judge;
 use crate::types::SampleId;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -6,7 +6,7 @@
 //! copy. Once they are slow they stay so until hundreds of reads cost a quarter of that on average, and for longer each
 //! time that this turns out to have been wrong. One read that hangs says little, however long.
 
-use crate::tune::decided::Requests as Why;
+use super::decided::Requests as Why;
 
 /// A read that costs this much is slow.
 const SLOW_S: f64 = 1e-3;
@@ -26,7 +26,7 @@ const CALM_MAX: u32 = 1 << 16;
 
 /// See the module's head.
 #[derive(Debug)]
-pub(super) struct Judge {
+pub struct Judge {
     slow: bool,
     in_a_row: u32,
     reads: u32,
@@ -36,32 +36,32 @@ pub(super) struct Judge {
 
 impl Judge {
     /// Quick.
-    pub(super) fn new() -> Self {
+    pub fn new() -> Self {
         Self { slow: false, in_a_row: 0, reads: 0, cost_s: 0.0, calm: CALM_MIN }
     }
 
     /// Whether files are held to be slow.
-    pub(super) fn slow(&self) -> bool {
+    pub fn slow(&self) -> bool {
         self.slow
     }
 
     /// What a read of `bytes` costs that took so long.
-    pub(super) fn cost_s(seconds: f64, bytes: u64) -> f64 {
+    pub fn cost_s(seconds: f64, bytes: u64) -> f64 {
         (seconds - bytes as f64 / BYTES_PER_S).max(0.0)
     }
 
     /// Whether a call that took so long for so many samples is too quick to be looked at closer, with all that it did.
-    pub(super) fn is_brisk(seconds: f64, samples: usize) -> bool {
+    pub fn is_brisk(seconds: f64, samples: usize) -> bool {
         seconds < QUICK_S * samples as f64
     }
 
     /// Whether a read that costs this much is slow.
-    pub(super) fn is_slow(cost_s: f64) -> bool {
+    pub fn is_slow(cost_s: f64) -> bool {
         cost_s >= SLOW_S
     }
 
     /// `reads` reads were made that cost `cost_s` each. If files are not what they were held to be: what they are.
-    pub(super) fn read(&mut self, reads: u32, cost_s: f64) -> Option<Why> {
+    pub fn read(&mut self, reads: u32, cost_s: f64) -> Option<Why> {
         self.in_a_row = if Self::is_slow(cost_s) { self.in_a_row.saturating_add(reads) } else { 0 };
         self.reads = self.reads.saturating_add(reads);
         self.cost_s += f64::from(reads) * cost_s.min(COST_MAX_S);
