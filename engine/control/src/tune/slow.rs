@@ -34,12 +34,14 @@ pub struct Judge {
     calm: u32,
 }
 
-impl Judge {
-    /// Quick.
-    pub fn new() -> Self {
+/// Files are quick to begin with.
+impl Default for Judge {
+    fn default() -> Self {
         Self { slow: false, in_a_row: 0, reads: 0, cost_s: 0.0, calm: CALM_MIN }
     }
+}
 
+impl Judge {
     /// Whether files are held to be slow.
     pub fn slow(&self) -> bool {
         self.slow
@@ -100,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_slow_folder_is_found_within_four_reads_and_a_quick_one_never() {
-        let mut judge = Judge::new();
+        let mut judge = Judge::default();
         assert_eq!(until(&mut judge, 0.1 * MS, 10_000), None);
         assert_eq!(until(&mut judge, 0.9 * MS, 10_000), None, "just below");
         assert_eq!(until(&mut judge, 40.0 * MS, 10), Some((4, Why::Slow)));
@@ -117,7 +119,7 @@ mod tests {
 
     #[test]
     fn single_reads_that_hang_say_little_and_some_of_many_say_enough() {
-        let mut judge = Judge::new();
+        let mut judge = Judge::default();
         for k in 0..100_000u32 {
             let hangs = k % 20 == 0;
             assert_eq!(judge.read(1, if hangs { 60.0 } else { 0.05 * MS }), None, "{k}");
@@ -130,7 +132,7 @@ mod tests {
 
     #[test]
     fn what_has_become_quick_is_believed_later_each_time_that_it_was_not() {
-        let mut judge = Judge::new();
+        let mut judge = Judge::default();
         for calm in [256, 512, 1024] {
             assert_eq!(until(&mut judge, 40.0 * MS, 4), Some((4, Why::Slow)));
             assert_eq!(until(&mut judge, 0.3 * MS, 5000), None, "between the two it stays");
@@ -149,7 +151,7 @@ mod tests {
         fn it_turns_as_often_as_it_says_and_never_twice_the_same_way(
             costs in prop::collection::vec((1u32..40, 0.0f64..0.02), 1..400)
         ) {
-            let mut judge = Judge::new();
+            let mut judge = Judge::default();
             let mut last = Why::Quick;
             for (reads, cost_s) in costs {
                 if let Some(why) = judge.read(reads, cost_s) {
