@@ -47,7 +47,7 @@ impl<A> Desk<A> {
     pub(super) fn new(always: bool, now: Instant) -> Self {
         Self {
             flow: Flow::new(READERS_MIN, READERS_MAX, now),
-            judge: (!always).then(Judge::new),
+            judge: (!always).then(Judge::default),
             asked: VecDeque::new(),
             ahead: VecDeque::new(),
             threads: 0,
