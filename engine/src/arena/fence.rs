@@ -60,7 +60,6 @@ impl Granules {
 #[cfg(test)]
 mod tests {
     use super::super::granules::tests::books;
-    use super::*;
     use proptest::prelude::*;
 
     proptest! {

@@ -1,9 +1,9 @@
 //! What waits to be read by threads beside each other, and how many of them may read. Without locks; `readers.rs` puts
 //! one around it.
 
-use super::slow::Judge;
 use crate::source::Flow;
 use crate::tune::decided::{Decided, Knob, Requests};
+use crate::tune::slow::Judge;
 use crate::types::SampleId;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ impl<A> Desk<A> {
     pub(super) fn new(always: bool, now: Instant) -> Self {
         Self {
             flow: Flow::new(READERS_MIN, READERS_MAX, now),
-            judge: (!always).then(Judge::new),
+            judge: (!always).then(Judge::default),
             asked: VecDeque::new(),
             ahead: VecDeque::new(),
             threads: 0,

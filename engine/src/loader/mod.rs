@@ -21,7 +21,6 @@ mod readers;
 mod readers_tests;
 mod record;
 mod rows;
-mod slow;
 mod taking;
 #[cfg(test)]
 mod taking_tests;

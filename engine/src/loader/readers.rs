@@ -1,18 +1,18 @@
 //! Threads that read samples of files beside each other, where one read after the other would wait for each.
 //!
 //! What a batch waits for comes first, what later batches will want behind it. How many threads read follows what they
-//! bring, as the number of requests to a store does (lossfeed-source, `tuner.rs`). None is started before reads turn out to be
-//! slow (`slow.rs`), unless reading ahead was asked for; those that were started stay until the end.
+//! bring, as the number of requests to a store does (`tune/tuner.rs`). None is started before reads turn out to be
+//! slow (`tune/slow.rs`), unless reading ahead was asked for; those that were started stay until the end.
 //!
 //! Locks: the work queue is held when a read begins or ends, and to queue a few; a batch's result queue for one put or
 //! take. Neither is held across I/O.
 
 use super::desk::{Desk, Job};
-use super::slow::Judge;
 use super::watch::Watch;
 use crate::error::Result;
 use crate::source::{Decisions, Payload, Source, Traffic};
 use crate::tune::decided::Decided;
+use crate::tune::slow::Judge;
 use crate::types::SampleId;
 use lossfeed_sync::{Condvar, Mutex};
 use std::collections::VecDeque;

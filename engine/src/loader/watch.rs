@@ -5,7 +5,7 @@
 //! over what it has read between two reads. So the time from one question to the next, without what the sink took, is
 //! one read; or, of a tier before such a source that has answered for several, theirs together.
 
-use super::slow::Judge;
+use crate::tune::slow::Judge;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 

@@ -9,6 +9,9 @@
 //! | `knobs` | the table: of each number its name, range, counters, reasons and decision |
 //! | `crew` | how many loader threads fill batches |
 //! | `lead` | how many bytes are read ahead |
+//! | `tuner` | how many requests ahead of need are in flight |
+//! | `short` | what short bodies show of a link's bandwidth |
+//! | `slow` | whether files are read ahead |
 //! | `circuit` | whether a tier before the source is asked |
 //! | `pace`, `budget` | which part of the rows may be fetched: by waits, by bytes |
 //! | `block` | how many neighbours come together |
@@ -27,6 +30,11 @@ mod knobs;
 pub mod lead;
 mod observed;
 mod pace;
+pub mod short;
+pub mod slow;
+pub mod tuner;
+#[cfg(test)]
+mod tuner_tests;
 
 pub use block::{Block, Blocks, ReadCost};
 pub use budget::{Budget, EpochSize};

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use crate::decided::{Decided, Knob};
-use crate::request::tuner::{INTERVAL_S, Seen, Tuner};
+use lossfeed_control::tune::tuner::{INTERVAL_S, Seen, Tuner};
 
 /// Waits that are remembered of an interval; of more, the last.
 const WAITS_MAX: usize = 256;

@@ -1,4 +1,4 @@
-//! Requests to a store ahead of need: a number of them in flight that follows the link, see `tuner.rs`.
+//! Requests to a store ahead of need: a number of them in flight that follows the link (`control/src/tune/tuner.rs`).
 //!
 //! What a batch waits for takes no lane and is bounded by the store's connections alone.
 
@@ -101,8 +101,8 @@ impl Drop for Lane<'_> {
 mod tests {
     use super::*;
     use crate::decided::Knob;
-    use crate::request::tuner::Seen;
     use crate::sample::Decisions;
+    use lossfeed_control::tune::tuner::Seen;
     use std::sync::Arc;
 
     fn seen(in_flight: f64, mb: u64) -> Seen {

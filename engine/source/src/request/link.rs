@@ -6,15 +6,15 @@
 //! then is the work that a request takes on both sides.
 //!
 //! Latency and bandwidth are measured on the requests that are made anyway, and assumed until then. Bandwidth shows in
-//! long bodies, and where all are short in how much longer an answer takes the more is under way (`short.rs`). An
-//! estimate that is wrong costs time and never data.
+//! long bodies, and where all are short in how much longer an answer takes the more is under way
+//! (`control/src/tune/short.rs`). An estimate that is wrong costs time and never data.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lossfeed_sync::Mutex;
 
-use crate::request::short::{FORGOTTEN, Load, Short, TIMES_MAX};
+use lossfeed_control::tune::short::{FORGOTTEN, Load, Short, TIMES_MAX};
 
 /// What is assumed of a store that nobody has asked yet: one in the same region, through one connection. Stores take
 /// 10 to 30 ms to the first byte of an object in use (AWS's guidelines for S3 name 100 ms and more for others) and give

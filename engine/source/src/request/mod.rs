@@ -4,8 +4,8 @@
 //! store.rs     one store: bounded connections, timeouts, a throttle      store_whole.rs, whole.rs  servers without ranges
 //! retry.rs     one budget of retries a store, a breaker                  failure.rs  what a store's errors mean
 //! hedge.rs     a second request where an answer is late                  chaos.rs    faults on purpose
-//! link.rs      what a request costs (short.rs: of short bodies)          pacer.rs    a limit of bytes a second
-//! lanes.rs, flow.rs, tuner.rs  how many requests ahead of need are in flight
+//! link.rs      what a request costs                              pacer.rs    a limit of bytes a second
+//! lanes.rs, flow.rs            how many requests ahead of need are in flight
 //! ranged.rs    an object as a file, for whoever walks over its headers
 //! identity.rs  what proves that bytes are those of the file that was indexed      changed.rs  what is said where they are not
 //! file.rs      files of this machine      handles.rs  which of them are kept open
@@ -32,12 +32,8 @@ pub(crate) mod ranged;
 pub(crate) mod retry;
 #[cfg(test)]
 mod retry_tests;
-mod short;
 pub(crate) mod store;
 mod store_whole;
-mod tuner;
-#[cfg(test)]
-mod tuner_tests;
 pub(crate) mod whole;
 
 pub use flow::Flow;

@@ -10,10 +10,10 @@
 //! It is told what a quarter of a second showed, and changes the number once in that time at most. Where fewer requests
 //! were in flight than allowed nobody asked for more, and nothing is learnt.
 
-use crate::decided::Requests as Why;
+use super::decided::Requests as Why;
 
 /// A quarter of a second.
-pub(crate) const INTERVAL_S: f64 = 0.25;
+pub const INTERVAL_S: f64 = 0.25;
 /// This share of the allowed number is as good as all.
 const FULL: f64 = 0.8;
 /// Fewer are as good if this share of the rate is left.
@@ -36,21 +36,26 @@ const FORGOTTEN: f64 = 0.01;
 
 /// What some time showed of requests that were made ahead of need.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Seen {
-    pub(crate) seconds: f64,
-    pub(crate) answers: u64,
-    pub(crate) bytes: u64,
+pub struct Seen {
+    /// How long it was.
+    pub seconds: f64,
+    /// Answers that came whole.
+    pub answers: u64,
+    /// Bytes of these.
+    pub bytes: u64,
     /// The median wait for an answer's first byte.
-    pub(crate) first_byte_s: f64,
+    pub first_byte_s: f64,
     /// Requests in flight on average.
-    pub(crate) in_flight: f64,
+    pub in_flight: f64,
 }
 
 /// Another number, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Change {
-    pub(crate) target: usize,
-    pub(crate) why: Why,
+pub struct Change {
+    /// Requests that may be in flight from now on.
+    pub target: usize,
+    /// See there.
+    pub why: Why,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -80,7 +85,7 @@ enum Phase {
 
 /// See the module's head.
 #[derive(Debug)]
-pub(crate) struct Tuner {
+pub struct Tuner {
     max: usize,
     target: usize,
     phase: Phase,
@@ -94,19 +99,19 @@ pub(crate) struct Tuner {
 
 impl Tuner {
     /// At most `max` requests, and `start` to begin with.
-    pub(crate) fn new(start: usize, max: usize) -> Self {
+    pub fn new(start: usize, max: usize) -> Self {
         let (max, phase) = (max.max(1), Phase::New);
         let target = start.clamp(1, max);
         Self { max, target, phase, settling: 0, since_change_s: 0.0, odd: 0, least_wait_s: f64::INFINITY }
     }
 
     /// Requests that may be in flight.
-    pub(crate) fn target(&self) -> usize {
+    pub fn target(&self) -> usize {
         self.target
     }
 
     /// Takes in what an interval showed.
-    pub(crate) fn follow(&mut self, seen: Seen) -> Option<Change> {
+    pub fn follow(&mut self, seen: Seen) -> Option<Change> {
         self.since_change_s += seen.seconds;
         if self.settling > 0 {
             self.settling -= 1;

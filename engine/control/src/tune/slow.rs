@@ -6,7 +6,7 @@
 //! copy. Once they are slow they stay so until hundreds of reads cost a quarter of that on average, and for longer each
 //! time that this turns out to have been wrong. One read that hangs says little, however long.
 
-use crate::tune::decided::Requests as Why;
+use super::decided::Requests as Why;
 
 /// A read that costs this much is slow.
 const SLOW_S: f64 = 1e-3;
@@ -26,7 +26,7 @@ const CALM_MAX: u32 = 1 << 16;
 
 /// See the module's head.
 #[derive(Debug)]
-pub(super) struct Judge {
+pub struct Judge {
     slow: bool,
     in_a_row: u32,
     reads: u32,
@@ -34,34 +34,36 @@ pub(super) struct Judge {
     calm: u32,
 }
 
-impl Judge {
-    /// Quick.
-    pub(super) fn new() -> Self {
+/// Files are quick to begin with.
+impl Default for Judge {
+    fn default() -> Self {
         Self { slow: false, in_a_row: 0, reads: 0, cost_s: 0.0, calm: CALM_MIN }
     }
+}
 
+impl Judge {
     /// Whether files are held to be slow.
-    pub(super) fn slow(&self) -> bool {
+    pub fn slow(&self) -> bool {
         self.slow
     }
 
     /// What a read of `bytes` costs that took so long.
-    pub(super) fn cost_s(seconds: f64, bytes: u64) -> f64 {
+    pub fn cost_s(seconds: f64, bytes: u64) -> f64 {
         (seconds - bytes as f64 / BYTES_PER_S).max(0.0)
     }
 
     /// Whether a call that took so long for so many samples is too quick to be looked at closer, with all that it did.
-    pub(super) fn is_brisk(seconds: f64, samples: usize) -> bool {
+    pub fn is_brisk(seconds: f64, samples: usize) -> bool {
         seconds < QUICK_S * samples as f64
     }
 
     /// Whether a read that costs this much is slow.
-    pub(super) fn is_slow(cost_s: f64) -> bool {
+    pub fn is_slow(cost_s: f64) -> bool {
         cost_s >= SLOW_S
     }
 
     /// `reads` reads were made that cost `cost_s` each. If files are not what they were held to be: what they are.
-    pub(super) fn read(&mut self, reads: u32, cost_s: f64) -> Option<Why> {
+    pub fn read(&mut self, reads: u32, cost_s: f64) -> Option<Why> {
         self.in_a_row = if Self::is_slow(cost_s) { self.in_a_row.saturating_add(reads) } else { 0 };
         self.reads = self.reads.saturating_add(reads);
         self.cost_s += f64::from(reads) * cost_s.min(COST_MAX_S);
@@ -100,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_slow_folder_is_found_within_four_reads_and_a_quick_one_never() {
-        let mut judge = Judge::new();
+        let mut judge = Judge::default();
         assert_eq!(until(&mut judge, 0.1 * MS, 10_000), None);
         assert_eq!(until(&mut judge, 0.9 * MS, 10_000), None, "just below");
         assert_eq!(until(&mut judge, 40.0 * MS, 10), Some((4, Why::Slow)));
@@ -117,7 +119,7 @@ mod tests {
 
     #[test]
     fn single_reads_that_hang_say_little_and_some_of_many_say_enough() {
-        let mut judge = Judge::new();
+        let mut judge = Judge::default();
         for k in 0..100_000u32 {
             let hangs = k % 20 == 0;
             assert_eq!(judge.read(1, if hangs { 60.0 } else { 0.05 * MS }), None, "{k}");
@@ -130,7 +132,7 @@ mod tests {
 
     #[test]
     fn what_has_become_quick_is_believed_later_each_time_that_it_was_not() {
-        let mut judge = Judge::new();
+        let mut judge = Judge::default();
         for calm in [256, 512, 1024] {
             assert_eq!(until(&mut judge, 40.0 * MS, 4), Some((4, Why::Slow)));
             assert_eq!(until(&mut judge, 0.3 * MS, 5000), None, "between the two it stays");
@@ -149,7 +151,7 @@ mod tests {
         fn it_turns_as_often_as_it_says_and_never_twice_the_same_way(
             costs in prop::collection::vec((1u32..40, 0.0f64..0.02), 1..400)
         ) {
-            let mut judge = Judge::new();
+            let mut judge = Judge::default();
             let mut last = Why::Quick;
             for (reads, cost_s) in costs {
                 if let Some(why) = judge.read(reads, cost_s) {

@@ -13,27 +13,29 @@
 /// Where nothing long is read, nothing is learnt of bandwidth: after some thousands of short bodies it is assumed
 /// again. Else a link that was slow for a moment would be held to be slow for ever, since nothing long is read from a
 /// slow one.
-pub(crate) const FORGOTTEN: f64 = 1.0 / 2048.0;
+pub const FORGOTTEN: f64 = 1.0 / 2048.0;
 /// So many short bodies are looked at before anything is concluded from them.
 const COUNT_MIN: f64 = 64.0;
 /// They show that a byte takes time if the slope of time over bytes is so many standard errors above 0.
 const SURE: f64 = 4.0;
 /// An answer that took longer counts as this many times the usual: one in a hundred takes ten times as long.
-pub(crate) const TIMES_MAX: f64 = 4.0;
+pub const TIMES_MAX: f64 = 4.0;
 /// Bytes under way that hardly differ, but for what their number explains, show nothing but rounding.
 const SPREAD_MIN: f64 = 1e-6;
 
 /// What was under way when a request had just been sent, itself included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Load {
-    pub(crate) requests: u64,
-    pub(crate) bytes: u64,
+pub struct Load {
+    /// Requests.
+    pub requests: u64,
+    /// Bytes that these had asked for.
+    pub bytes: u64,
 }
 
 /// Sums over short answers of what was under way, of their time, and of the products of these. Older ones are forgotten
 /// as slowly as what long bodies showed.
 #[derive(Debug, Default)]
-pub(crate) struct Short {
+pub struct Short {
     count: f64,
     requests: f64,
     bytes: f64,
@@ -48,7 +50,7 @@ pub(crate) struct Short {
 
 impl Short {
     /// An answer took `seconds`.
-    pub(crate) fn learn(&mut self, load: Load, seconds: f64) {
+    pub fn learn(&mut self, load: Load, seconds: f64) {
         // Single slow answers say little.
         let usual = if self.count < COUNT_MIN { f64::INFINITY } else { TIMES_MAX * self.seconds / self.count };
         let (requests, bytes, seconds) = (load.requests as f64, load.bytes as f64, seconds.min(usual));
@@ -69,7 +71,7 @@ impl Short {
     }
 
     /// The time that one byte more takes; `None` if that may be chance.
-    pub(crate) fn seconds_per_byte(&self) -> Option<f64> {
+    pub fn seconds_per_byte(&self) -> Option<f64> {
         let mean = |sum: f64| sum / self.count;
         let (requests, bytes, seconds) = (mean(self.requests), mean(self.bytes), mean(self.seconds));
         let of_requests = mean(self.requests_requests) - requests * requests;

@@ -1,6 +1,6 @@
 //! The number of requests in flight against a modelled link: soon as good as the best fixed number, then at rest.
 
-use crate::request::tuner::{Change, INTERVAL_S, Seen, Tuner};
+use super::tuner::{Change, INTERVAL_S, Seen, Tuner};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
