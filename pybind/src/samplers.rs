@@ -14,14 +14,20 @@ pub(crate) fn sampler_options() -> Vec<(&'static str, Vec<String>)> {
     NAMES.into_iter().map(|name| (name, options(name))).collect()
 }
 
-/// The first option of a sampler (JSON) whose value is of the wrong kind, and what is expected; None if there is none.
+/// What is wrong with a sampler's options (JSON): the first whose value is of the wrong kind, and what is expected; or no
+/// name, and the refusal of a value out of range. None if nothing is. The ranges of `auto` depend on the run.
 #[pyfunction]
 pub(crate) fn sampler_problem(settings: &str) -> Option<(String, String)> {
     let all: Map<String, Value> = serde_json::from_str(settings).ok()?;
     let name = all.get("name")?;
-    all.iter().find_map(|(option, value)| {
+    let of_a_wrong_kind = all.iter().find_map(|(option, value)| {
         let alone = Map::from_iter([("name".to_owned(), name.clone()), (option.clone(), value.clone())]);
         let problem = serde_json::from_value::<SamplerSettings>(alone.into()).err()?;
         Some((option.clone(), problem.to_string()))
+    });
+    of_a_wrong_kind.or_else(|| {
+        let sampler: SamplerSettings = serde_json::from_value(all.clone().into()).ok()?;
+        let problem = (sampler.name() != "auto").then(|| sampler.build().err())??;
+        Some((String::new(), problem.to_string()))
     })
 }

@@ -206,9 +206,8 @@ pub(crate) fn open_source(
         hedge,
         fields,
         disk,
-        on_shard: None,
         chaos,
-        stop: Stop::default(),
+        ..OpenOptions::default()
     };
     let (url, mode, resize) = (url.to_owned(), mode_of(mode)?, resize.map(|to| Resize { to, crop }));
     let stop = options.stop.clone();

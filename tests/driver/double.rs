@@ -3,8 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -16,7 +15,6 @@ use lossfeed::settings::CopyPath;
 use lossfeed::staging::BatchSlot;
 use lossfeed_kernels::Dtype;
 use lossfeed_kernels::launch::{Gather, Score, scratch_bytes};
-use sha2::{Digest, Sha256};
 
 /// The loaded library; the tests of one process share it.
 static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
@@ -30,48 +28,12 @@ pub(crate) struct Double {
     _alone: MutexGuard<'static, ()>,
 }
 
-/// Where the sources of a C++ build lie.
-fn sources() -> Vec<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let folders = ["driver", "kernels", "../kernels/cuda"].map(|folder| root.join(folder));
-    let files = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap()).map(|file| file.unwrap().path());
-    let is_cpp = |file: &PathBuf| file.extension().is_some_and(|e| ["cpp", "h", "cu"].iter().any(|cpp| e == *cpp));
-    let mut files: Vec<PathBuf> = files.filter(is_cpp).collect();
-    files.sort();
-    files
-}
-
-/// Compiles the library, once for all processes: its folder is named after its sources.
+/// Compiles the library.
 fn build() -> Option<PathBuf> {
-    let compiler = &*lossfeed_tests::cpp_compiler("the driver double was not built")?;
-    let mut hash = Sha256::new();
-    hash.update(compiler);
-    for file in sources() {
-        hash.update(std::fs::read(file).unwrap());
-    }
-    let mark: String = hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    let place = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("driver-double-{mark}"));
-    let library = place.join("libcuda.so");
-    if library.exists() {
-        return Some(library);
-    }
-    std::fs::create_dir_all(&place).unwrap();
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let unfinished = place.join(format!("unfinished-{}", std::process::id()));
-    let done = Command::new(compiler)
-        .args(["-std=c++17", "-O1", "-g1", "-Wall", "-Wextra", "-Wno-unknown-pragmas", "-ffp-contract=off"])
-        // The bindings ask the loader for `libcuda.so`; a library of that name that is there already is the answer.
-        .args(["-fPIC", "-shared", "-fvisibility=hidden", "-pthread", "-Wl,-soname,libcuda.so"])
-        .arg("-I")
-        .arg(root.join("../kernels/cuda"))
-        .arg(root.join("driver/double.cpp"))
-        .arg("-o")
-        .arg(&unfinished)
-        .output()
-        .unwrap();
-    assert!(done.status.success(), "{compiler} refuses the double:\n{}", String::from_utf8_lossy(&done.stderr));
-    std::fs::rename(unfinished, &library).unwrap();
-    Some(library)
+    // The bindings ask the loader for `libcuda.so`; a library of that name that is there already is the answer.
+    let library = ["-g1", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread", "-Wl,-soname,libcuda.so"];
+    let place = env!("CARGO_TARGET_TMPDIR");
+    lossfeed_tests::cpp_built("the driver double was not built", place, "driver/double.cpp", "libcuda.so", &library)
 }
 
 /// Whether a mailbox of this process still has its thread.

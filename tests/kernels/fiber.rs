@@ -5,7 +5,7 @@
 //! `unsafe`.
 
 use std::io::{Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, OnceLock};
 
@@ -45,38 +45,24 @@ fn driver(build: Build) -> Option<&'static PathBuf> {
 }
 
 fn compile(build: Build) -> Option<PathBuf> {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    let compiler = &*lossfeed_tests::cpp_compiler("the CUDA sources were not run")?;
-    let place = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let (what, place) = ("the CUDA sources were not run", env!("CARGO_TARGET_TMPDIR"));
     let extra: &[&str] = match build {
-        Build::Plain => &[],
-        Build::Sanitized => &SANITIZERS,
-        Build::Translated => &["-DLOSSFEED_PTX", "-rdynamic"],
+        Build::Plain => &["-ldl"],
+        Build::Sanitized => &[SANITIZERS[0], SANITIZERS[1], SANITIZERS[2], "-ldl"],
+        Build::Translated => &["-DLOSSFEED_PTX", "-rdynamic", "-ldl"],
     };
-    if build == Build::Sanitized && !links(compiler, &place) {
-        eprintln!(
-            "the CUDA sources were not run under sanitizers: {compiler} cannot link them (install libasan and libubsan)"
-        );
-        return None;
+    if build == Build::Sanitized {
+        let compiler = &*lossfeed_tests::cpp_compiler(what)?;
+        if !links(compiler, Path::new(place)) {
+            eprintln!("{what} under sanitizers: {compiler} cannot link them (install libasan and libubsan)");
+            return None;
+        }
     }
-    let program = place.join(format!("fiber-driver-{build:?}-{}", std::process::id()));
-    let done = Command::new(compiler)
-        .args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-Wno-unknown-pragmas", "-ffp-contract=off"])
-        .args(extra)
-        .arg("-I")
-        .arg(root.join("../kernels/cuda"))
-        .arg(root.join("kernels/driver.cpp"))
-        .arg("-o")
-        .arg(&program)
-        .arg("-ldl")
-        .output()
-        .unwrap();
-    assert!(done.status.success(), "{compiler} refuses the CUDA sources:\n{}", String::from_utf8_lossy(&done.stderr));
-    Some(program)
+    lossfeed_tests::cpp_built(what, place, "kernels/driver.cpp", "fiber-driver", extra)
 }
 
 /// Whether the compiler can build and run the smallest sanitized program.
-fn links(compiler: &str, place: &std::path::Path) -> bool {
+fn links(compiler: &str, place: &Path) -> bool {
     let stem = place.join(format!("sanitizers-{}", std::process::id()));
     let source = stem.with_extension("cpp");
     std::fs::write(&source, "int main() { return 0; }\n").unwrap();

@@ -370,7 +370,7 @@ def test_cache_sizes_are_read(numbers, cache, expected):
         ({"timeout": -1}, "timeout=-1"),
         ({"timeout": math.nan}, "timeout=nan"),
         ({"timeout": "5"}, "timeout='5'"),
-        ({"smoothing": 1.0}, "smoothing 1"),
+        ({"smoothing": 1.0}, "smoothing=1.0"),
         ({"smoothing": math.nan}, "smoothing=nan"),
         ({"smoothing": -0.1}, "smoothing=-0.1"),
         ({"score": "vibes"}, "gradient_norm"),

@@ -137,6 +137,8 @@ def _check_sampler(settings: dict[str, Any]) -> None:
     problem = _native.sampler_problem(json.dumps(settings))
     if problem is not None:
         option, why = problem
+        if not option:
+            raise SettingsError(why)
         wanted = next((words for kind, words in _KINDS.items() if why.endswith(f"expected {kind}")), None)
         said = f"must be {wanted}" if wanted else f"is refused: {why}"
         raise SettingsError(f"sampler {name}: {option}={settings[option]!r} {said}")

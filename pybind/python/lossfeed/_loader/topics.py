@@ -189,8 +189,8 @@ class Sampling(Topic):
         if isinstance(self.sampler, dict):
             object.__setattr__(self, "sampler", dict(self.sampler))
         object.__setattr__(self, "score", keywords.score(self.score))
-        if self.smoothing is not None:
-            checks.real("smoothing", self.smoothing)
+        if self.smoothing is not None and checks.real("smoothing", self.smoothing) >= 1.0:
+            raise SettingsError(f"smoothing={self.smoothing!r} must be at least 0 and below 1: 0 keeps the newest score")
         checks.choice("ranks", self.ranks, "own", "exchange")
         keywords.score_file(self.score_file, self.score_file_every, 1, False)
 
