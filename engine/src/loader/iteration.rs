@@ -325,8 +325,6 @@ impl Iteration {
         let c = &self.feed.counters;
         c.batches_total.fetch_add(1, Relaxed);
         c.samples_total.fetch_add(batch.rows as u64, Relaxed);
-        let distinct: std::collections::HashSet<_> = batch.ticket.ids.iter().collect();
-        c.twins_total.fetch_add((batch.ticket.ids.len() - distinct.len()) as u64, Relaxed);
         c.on_time_total.fetch_add(batch.punctual.on_time, Relaxed);
         c.late_total.fetch_add(batch.punctual.late, Relaxed);
         c.batch.store(batch.ticket.number as u64 + 1, Relaxed);

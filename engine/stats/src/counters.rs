@@ -232,8 +232,6 @@ counters! {
     bad_samples_total: Counter, Samples;
     /// Bad samples replaced by another sample.
     substituted_total: Counter, Samples;
-    /// Samples delivered twice in one batch. High: the sampler repeats itself.
-    twins_total: Counter, Samples;
     /// Samples that received a score.
     scores_total: Counter, Samples;
     /// Samples whose scores were lost on the way from the GPU: the mailbox was full, or their batch was forgotten.
