@@ -172,7 +172,7 @@ fn mistakes() -> Vec<(Settings, &'static str)> {
         (Settings { sampler: pads, ..base() }, "repeats is 0"),
         (Settings { policy: Some("best".into()), ..base() }, "\"best\""),
         (Settings { policy: Some("nopfs".into()), ..base() }, "whole future"),
-        (Settings { policy: Some("belady".into()), ..base() }, "order of the next epoch"),
+        (Settings { policy: Some("belady".into()), ..base() }, "next epoch"),
         (Settings { cache_bytes: 10, ..base() }, "smaller than one sample"),
         (Settings { cache_bytes: 1 << 50, ..base() }, "above the 256"),
         (Settings { transform: Some(transform), ..base() }, "transform= needs uint8 images of shape"),

@@ -67,7 +67,7 @@ CASES = [
     ('lf.Scores(64, 0)', "SettingsError", "batch_size=0 must be at least 1"),
     ('lf.Scores(64, sampler="unifrom")', "SettingsError", "sampler 'unifrom' is unknown (did you mean 'uniform'?): use uniform,"),
     ('lf.Scores(64, sampler=[1, 2])', "SettingsError", "sampler=list is an order of your own: give it to your loader, and score"),
-    ('lf.Scores(64, sampler="echo")', "SettingsError", "sampler echo trains on the cache as a buffer: give it a cache"),
+    ('lf.Scores(64, sampler="echo")', "SettingsError", 'sampler="echo" trains from the cache: give cache='),
     ('lf.Scores(64, score="acc")', "SettingsError", "score='acc' is unknown: use gradient_norm, loss, entropy or batch_rank"),
     ('lf.Scores(64, seed=-1)', "SettingsError", "seed=-1 must be 0 to 18446744073709551615"),
     ('lf.Scores(10**15)', "MemoryLimitError", "samples=1000000000000000: ids, scores and orders of so many do not fit"),

@@ -111,7 +111,7 @@ def test_what_cannot_be_had_again_says_why(way, numbers, tmp_path):
             way(one)
     list(batches)
     assert len(way(loader)) == 8, "between epochs"
-    with pytest.raises(lf.UsageError, match="journal=.*the file is one run's"):
+    with pytest.raises(lf.UsageError, match="journal=.*the file belongs to one run"):
         way(lf.Loader(numbers, 8, journal=tmp_path / "run.csv"))
     scores = lf.Scores(64, 8, seed=0, sampler="importance")
     assert list(way(scores)) == list(scores)
