@@ -299,6 +299,10 @@ fn formats_are_told_by_content_and_files_by_their_endings() {
     refusal(
         decoder(b"GIF88a", ImageMode::Auto, None),
         ErrorKind::Sample,
-        &["these 6 bytes are not an image in a supported format", "JPEG, PNG, WebP, TIFF, BMP, GIF and PNM", "47 49 46"],
+        &[
+            "these 6 bytes are not an image in a supported format",
+            "JPEG, PNG, WebP, TIFF, BMP, GIF and PNM",
+            "47 49 46",
+        ],
     );
 }
