@@ -38,8 +38,8 @@ fn hostile_shards_are_refused_with_a_reason() {
         ("long-name-of-nothing.tar", Source, "followed by no member"),
         ("name-twice.tar", Sample, "cat/ok.png twice"),
         ("two-images-one-key.tar", Sample, "share the key a"),
-        ("label-in-words.tar", Sample, "should hold a class number, and its 3 bytes are none"),
-        ("label-too-large.tar", Sample, "should hold a class number, and its 20 bytes are none"),
+        ("label-in-words.tar", Sample, "should hold a class number, and its 3 bytes are not one"),
+        ("label-too-large.tar", Sample, "should hold a class number, and its 20 bytes are not one"),
         ("label-too-long.tar", Sample, "5001 bytes"),
     ] {
         match open_shard(name) {

@@ -194,7 +194,7 @@ def test_another_run_than_the_checkpoints_is_told_at_an_epochs_end_and_refused_b
     other, every = {"shuffle": True, "seed": 2}, {"every_n_epochs": 1}
     fit(pl, tmp_path / "epochs", made(**SHUFFLED), every=every)
     saved = tmp_path / "epochs" / "step=10.ckpt"
-    with pytest.warns(lf.ResumeWarning, match="begins without the scores and the position .* seed"):
+    with pytest.warns(lf.ResumeWarning, match="starts without the scores and position .* seed"):
         assert len(fit(pl, tmp_path / "rest", made(**other), saved, every=every)) == 20
     with pytest.warns(lf.ResumeWarning, match="it has 1 states, and there are 2 loaders"):
         fit(pl, tmp_path / "rest", [made(**SHUFFLED), made(**other)], saved, every=every)

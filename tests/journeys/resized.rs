@@ -99,7 +99,7 @@ fn what_cannot_be_is_refused() {
     let made = || Settings { cache_bytes: 4096, ..settings(50) };
     let plain = engine(Patterned::new(SAMPLES), made());
     let error = plain.resize_cache(4097).unwrap_err();
-    assert!(error.kind() == ErrorKind::Settings && error.to_string().contains("more than the 4096"), "{error}");
+    assert!(error.kind() == ErrorKind::Settings && error.to_string().contains("exceeds the 4096"), "{error}");
     plain.close();
     assert_eq!(plain.resize_cache(0).unwrap_err().kind(), ErrorKind::Usage);
     let recorded = engine(Patterned::new(SAMPLES), Settings { journal: Some(folder.path().join("run.csv")), ..made() });

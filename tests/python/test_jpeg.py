@@ -109,7 +109,7 @@ def test_narrow_ones_repeat_their_colours_as_libjpeg_does(tmp_path):
 def test_arithmetic_coding_is_read_and_lossless_is_refused_by_name(tmp_path):
     files = {f"{n}.jpg": base64.b64decode(text) for n, text in enumerate((ARITHMETIC, PROGRESSIVE))}
     assert jpegs.beside_pillow(tmp_path / "read", files, (12, 9)) == ([], {"equal": 2})
-    assert refusal(tmp_path / "not", base64.b64decode(LOSSLESS), (12, 9)).count("it is coded in the lossless way") == 1
+    assert refusal(tmp_path / "not", base64.b64decode(LOSSLESS), (12, 9)).count("it uses lossless coding") == 1
 
 
 def refusal(place, raw, size=SIZE):
@@ -134,10 +134,10 @@ def test_what_is_not_read_says_why_and_what_to_do(tmp_path):
         (
             (color(**PLAIN | {"scans": [([0, 1], 0, 63, 0, 0), ALONE[2]]}), "it holds 3 colour components, 2 of them in one scan"),
             (changed(plain, frame + 4, 12), "its samples have 12 bits, not 8"),
-            (changed(plain, frame + 1, 0xC5), "it is coded in the hierarchical way"),
+            (changed(plain, frame + 1, 0xC5), "it uses hierarchical coding"),
             (changed(plain, frame + 14, 0x32), "its components are sampled by 2x2, 3x2, 1x1, of which"),
-            (restarts[:first] + restarts[first + 2 :], "its restart marker 0 is missing or another one"),
-            (changed(restarts, first + 1, 0xD5), "its restart marker 0 is missing or another one"),
+            (restarts[:first] + restarts[first + 2 :], "its restart marker 0 is missing or out of order"),
+            (changed(restarts, first + 1, 0xD5), "its restart marker 0 is missing or out of order"),
             (progressive[: progressive.rindex(b"\xff\xda")] + b"\xff\xd9", "its last progressive scans are missing"),
         )
     ):

@@ -105,7 +105,7 @@ def test_a_cache_may_hold_less_or_more_while_batches_go_on():
         list(loader)
         list(loader)
         assert loader.stats()["hits_total"] == 600
-        for cache, says in (("2GB", "more than the"), (-1, "cache=-1"), ("two", "cache='two'"), (1.5, "cache=1.5")):
+        for cache, says in (("2GB", "exceeds the"), (-1, "cache=-1"), ("two", "cache='two'"), (1.5, "cache=1.5")):
             with pytest.raises(lf.SettingsError, match=says):
                 loader.resize_cache(cache)
     with pytest.raises(lf.UsageError, match="closed"):

@@ -93,7 +93,7 @@ def test_the_states_of_all_ranks_are_enough_for_orders_by_score(data, sampler):
     rest, _ = steps(after)
     assert Counter(seen + rest) == Counter(planned)
     assert [loader.epoch for loader in after] == [2, 2]
-    with pytest.raises(lf.SettingsError, match=r"of rank 0 of 3.*Load those of all 3 ranks.*set_epoch\(2\)"):
+    with pytest.raises(lf.SettingsError, match=r"of rank 0 of 3.*Load the states of all 3 ranks.*set_epoch\(2\)"):
         after[0].load_state_dict(before[0].state_dict())
     with pytest.raises(lf.SettingsError, match=r"2 states were given, of the ranks \[0, 1\] of 3"):
         after[0].load_state_dict({"ranks": [loader.state_dict() for loader in before[:2]]})
@@ -118,7 +118,7 @@ def test_torchs_distributed_samplers_are_dealt_anew_too(data):
     two = [lf.Loader(data, batch_sampler=batches, rank=r, world_size=2, num_workers=0) for r in range(2)]
     for loader in two:
         next(iter(loader))
-    with pytest.raises(lf.SettingsError, match="whose batches cannot be dealt to 1 ranks"):
+    with pytest.raises(lf.SettingsError, match="and 1 ranks cannot share those batches"):
         lf.Loader(data, batch_sampler=batches, num_workers=0, seed=0).load_state_dict(
             {"ranks": [loader.state_dict() for loader in two]}
         )
@@ -128,14 +128,14 @@ def test_what_is_not_delivered_is_said(data):
     before = ranks(data, 2)
     steps(before, 8)  # 6 of 70 are left
     few = ranks(data, 8)[5]
-    with pytest.warns(lf.ResumeWarning, match="6 samples are left of epoch 0, which 8 ranks .*: 6 of them are not"):
+    with pytest.warns(lf.ResumeWarning, match="6 samples of epoch 0 are left, and 8 ranks .*: 6 of them are skipped"):
         few.load_state_dict(before[0].state_dict())
     assert few.epoch == 1
     echo = {"sampler": {"name": "echo", "lag": 16}, "cache": "30%"}
     before = ranks(data, 2, **echo)
     steps(before, 3)
     alone = ranks(data, 1, **echo)[0]
-    with pytest.warns(lf.ResumeWarning, match="sampler echo goes by what each of 2 ranks .*epoch 1 comes next"):
+    with pytest.warns(lf.ResumeWarning, match='sampler="echo" depends on the caches of 2 ranks.*epoch 1 comes next'):
         alone.load_state_dict({"ranks": [loader.state_dict() for loader in before]})
     assert len(steps([alone])[0]) == N
 
@@ -218,10 +218,10 @@ def test_a_loader_begins_with_the_beliefs_of_its_file_and_says_what_is_wrong_wit
             pickle.dumps(again)
     whole = path.read_bytes()
     other = data[0] + 1, data[1]
-    with pytest.raises(lf.SettingsError, match="is of another dataset, of 70 samples"):
+    with pytest.raises(lf.SettingsError, match="belongs to another dataset, of 70 samples"):
         lf.Loader(other, 7, score_file=path)
     path.write_bytes(whole[:-3])
-    with pytest.warns(lf.ResumeWarning, match="it is cut off.*nothing of it is believed") as said:
+    with pytest.warns(lf.ResumeWarning, match="it is cut off.*the scores in it are not used") as said:
         assert made().importance().isnan().all()
     assert said[0].filename == __file__
 

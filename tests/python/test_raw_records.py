@@ -94,7 +94,7 @@ def test_what_is_no_file_of_such_records_is_refused_with_numbers(tmp_path):
         ("ok.bin", {"dtype": [("a", "O")]}, "dtype object, which cannot travel"),
         ("ok.bin", {"dtype": [("a", "c32")]}, "dtype complex256, which cannot travel"),
         ("ok.bin", {"dtype": over}, r"field 'b' of dtype= begins at byte 2, within field 'a', which ends at 4"),
-        ("ok.bin", {"dtype": [("a", [("b", "u1")])]}, "is a record itself"),
+        ("ok.bin", {"dtype": [("a", [("b", "u1")])]}, "list its parts as separate fields, with offsets"),
         ("ok.bin", {"dtype": [("a", "u1", (0,))]}, "which is no bytes"),
         ("ok.bin", {"dtype": []}, "has no fields"),
         ("ok.bin", {"dtype": "no such"}, "is no NumPy dtype"),

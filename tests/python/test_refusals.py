@@ -63,7 +63,7 @@ def test_a_bandwidth_of_nothing_is_refused(folder):
 
 def test_options_of_a_store_need_a_store(folder):
     for place in (folder, str(folder), f"file://{folder}"):
-        with pytest.raises(lf.SettingsError, match=r"store_options=\['region'\] for .* no object store: leave them out"):
+        with pytest.raises(lf.SettingsError, match=r"store_options=\['region'\] for .* not an object store: remove them"):
             lf.open(place, store_options={"region": "eu"})
     assert len(lf.open(folder, store_options={})) == 2
 

@@ -97,7 +97,7 @@ def test_a_resumed_run_keeps_its_measurement():
         expected = torch.nn.functional.cross_entropy(logits, batch.target, reduction="none")
         torch.testing.assert_close(resumed.importance()[batch.ids], expected, rtol=1e-5, atol=1e-6)
     with made(score="gradient_norm") as other:
-        with pytest.raises(lf.SettingsError, match="scores are of loss.*score=\"loss\""):
+        with pytest.raises(lf.SettingsError, match="holds scores by loss.*score=\"loss\""):
             other.load_state_dict(state)
         assert measurement(other) == "gradient_norm" and torch.isnan(other.importance()).all()
 

@@ -51,7 +51,7 @@ def test_a_signature_that_ends_ends_the_pass_with_its_remedy_and_skips_nothing(o
         data = lf.open(f"{web.url}/train.tar?{ONE}", **QUICKLY)
         loader = lf.Loader(data, 4, on_error=on_error, num_workers=0)
         web.signatures = set()
-        with pytest.raises(lf.OutageError, match="signature in its URL has ended.*signed anew") as told:
+        with pytest.raises(lf.OutageError, match="signature in its URL expired.*sign the URL again") as told:
             list(loader)
         clean(told.value)
         assert loader.bad_samples() == []

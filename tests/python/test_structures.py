@@ -353,7 +353,7 @@ def test_settings_that_do_not_fit_are_refused_with_what_there_is():
         (ragged, {"read_ahead": "1MiB"}, "read_ahead= needs samples of known size, and these vary"),
         (ragged, {"cache": 10}, "smaller than one sample"),
         (ragged, {"transform": lf.ImageTransform()}, "pairs"),
-        (fixed, {"pad": 0}, "no array of this dataset differs in length.*varying=True"),
+        (fixed, {"pad": 0}, "no array of this dataset varies in length.*varying=True"),
         (fixed, {"transform": lf.ImageTransform()}, "pairs"),
     ]:
         with pytest.raises(lf.SettingsError, match=says):

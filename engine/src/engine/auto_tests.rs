@@ -140,8 +140,8 @@ fn what_may_be_fetched_is_handed_on_and_checked() {
 fn it_takes_no_policy_beside_it() {
     let named = Settings { policy: Some("lru".into()), ..settings(auto(true), 0) };
     let error = Engine::new(dataset(), named).err().unwrap();
-    assert!(error.kind() == ErrorKind::Settings && error.to_string().contains("policy lru"), "{error}");
+    assert!(error.kind() == ErrorKind::Settings && error.to_string().contains("policy=\"lru\""), "{error}");
     let mine = policy::from_name("lru", SAMPLES as usize).unwrap();
     let error = Engine::with_policy(dataset(), settings(auto(true), 0), mine).err().unwrap();
-    assert!(error.kind() == ErrorKind::Settings && error.to_string().contains("of your own"), "{error}");
+    assert!(error.kind() == ErrorKind::Settings && error.to_string().contains("your own policy"), "{error}");
 }

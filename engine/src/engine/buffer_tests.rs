@@ -194,7 +194,7 @@ fn what_does_not_go_with_a_buffer_is_refused() {
         assert!(error.to_string().contains(says), "{error}");
     };
     for sampler in both() {
-        refused(Settings { policy: Some("lru".into()), ..settings(sampler, 0) }, "leave policy lru out");
+        refused(Settings { policy: Some("lru".into()), ..settings(sampler, 0) }, "remove policy=\"lru\"");
         refused(Settings { cache_bytes: 0, ..settings(sampler, 0) }, "trains from the cache");
         assert_eq!(engine(sampler, 0).policy_name(), "fifo");
         let options = sampler.buffer().unwrap();

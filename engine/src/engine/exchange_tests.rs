@@ -100,7 +100,7 @@ fn ranks_that_are_not_of_one_run_are_refused_on_all_of_them_with_what_differs() 
     }
     proposals[1] = proposals[0].clone();
     let refused = pair[0].agree(&proposals).unwrap_err().to_string();
-    assert!(refused.contains("ranks [0, 0]") && refused.contains("each of the 2 once"), "{refused}");
+    assert!(refused.contains("ranks [0, 0]") && refused.contains("each of the 2 must appear once"), "{refused}");
     assert_eq!(pair[0].agree(&["{".into()]).unwrap_err().kind(), ErrorKind::Settings);
 }
 

@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lossfeed_control::{circuit, crew, decided, lead};
+use lossfeed_control::circuit::State;
+use lossfeed_control::tune::Knob;
 
 /// How a number behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,16 +80,13 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
-    /// What the values of a code mean, from the enums that own them; empty for other numbers.
+    /// What the values of a code mean, from the table of knobs; empty for other numbers.
     pub fn codes(&self) -> Vec<(u64, &'static str)> {
-        match self.name {
-            "read_ahead_reason" => decided::Requests::ALL.map(|why| (why.code(), why.words())).to_vec(),
-            "read_ahead_limit_reason" => lead::Why::ALL.map(|why| (why.code(), why.words())).to_vec(),
-            "workers_reason" => crew::Why::ALL.map(|why| (why.code(), why.words())).to_vec(),
-            "disk_circuit_reason" => circuit::Why::ALL.map(|why| (why.code(), why.words())).to_vec(),
-            "disk_circuit" => circuit::State::ALL.map(|state| (state.code(), state.words())).to_vec(),
-            _ => Vec::new(),
+        if self.name == "disk_circuit" {
+            return State::ALL.map(|state| (state.code(), state.words())).to_vec();
         }
+        let knob = Knob::ALL.into_iter().find(|knob| knob.about().reason == self.name);
+        knob.map_or(Vec::new(), |knob| (1..).zip(knob.about().reasons.iter().copied()).collect())
     }
 }
 

@@ -78,7 +78,7 @@ pub struct SmiArgs {
     /// When to use colour; NO_COLOR, CLICOLOR_FORCE and FORCE_COLOR are honoured
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", help_heading = "Output")]
     pub color: Color,
-    /// Draw with plain ASCII, as is done where the locale says that nothing else can be shown
+    /// Draw with plain ASCII; the default if the locale has no UTF-8
     #[arg(long, help_heading = "Output")]
     pub ascii: bool,
 }

@@ -135,7 +135,7 @@ impl Sampler for Pads {
         }
         if let Some(unseen) = unseen.filter(|u| !u.is_finite() || *u <= 0.0) {
             return Err(Error::settings(format!(
-                "pads: unseen is {unseen}: give a belief above 0, or leave it out for the largest one held"
+                "pads: unseen is {unseen}: give an importance above 0, or remove it to use the largest known one"
             )));
         }
         if corrected && miss_quota == 0.0 {

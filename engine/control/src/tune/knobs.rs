@@ -54,8 +54,8 @@ knobs! {
     Threads {
         name: "threads",
         sets: "loader threads that fill batches",
-        range: "1 to 64, from one a processor on, as many as memory for their batches allows",
-        given: "`num_workers=N` sets it",
+        range: "1 to 64; starts at one per processor; bounded by memory for their batches",
+        given: "`num_workers=N` fixes it",
         gauge: "workers",
         changes: "workers_changes_total",
         reason: "workers_reason",
@@ -65,9 +65,9 @@ knobs! {
     /// Requests in flight ahead of need.
     Requests {
         name: "requests",
-        sets: "requests to the store that are in flight ahead of need; of files of this machine, threads that read them",
-        range: "1 to `connections=`; for files 0 while their reads are quick, else 8 to 64",
-        given: "`read_ahead=0` has none",
+        sets: "limit of in-flight prefetch requests; for local files, of reader threads",
+        range: "1 to `connections=`; for files 0 while reads are fast, otherwise 8 to 64",
+        given: "`read_ahead=0` turns prefetching off",
         gauge: "read_ahead_requests",
         changes: "read_ahead_changes_total",
         reason: "read_ahead_reason",
@@ -77,9 +77,9 @@ knobs! {
     /// Bytes that are read ahead at most.
     Lead {
         name: "lead",
-        sets: "bytes that are asked for ahead of their batch, at most",
-        range: "128 MiB to 1 GiB, and no more than a sixteenth of the memory",
-        given: "`read_ahead=BYTES` sets it",
+        sets: "prefetch limit in bytes",
+        range: "128 MiB to 1 GiB, at most a sixteenth of the memory",
+        given: "`read_ahead=BYTES` fixes it",
         gauge: "read_ahead_limit_bytes",
         changes: "read_ahead_limit_changes_total",
         reason: "read_ahead_limit_reason",
@@ -89,8 +89,8 @@ knobs! {
     /// The circuit before the disk tier, by [`circuit::State::code`].
     Disk {
         name: "disk",
-        sets: "whether the disk tier is asked (its circuit breaker)",
-        range: "0 closed: asked, 1 open: left out, 2 half open: tried",
+        sets: "circuit breaker of the disk tier",
+        range: "0 closed (used), 1 open (skipped), 2 half-open (tried)",
         given: "",
         gauge: "disk_circuit",
         changes: "disk_opened_total",
@@ -101,9 +101,9 @@ knobs! {
     /// The part of the rows that may be fetched in the next epoch.
     Fetches {
         name: "fetches",
-        sets: "the part of the rows that the next epoch may fetch, in millionths",
-        range: "a sixty-fourth to `fetches`, or to all",
-        given: "`stall` or `bytes` of `sampler=\"auto\"` has it set",
+        sets: "share of the rows that the next epoch may fetch, in millionths",
+        range: "1/64 to `fetches`, or to 1",
+        given: "`stall` or `bytes` of `sampler=\"auto\"` turns it on",
         gauge: "fetches_ppm",
         changes: "",
         reason: "",
@@ -113,9 +113,9 @@ knobs! {
     /// Neighbouring samples that are new together.
     Block {
         name: "block",
-        sets: "neighbouring samples that are new together in the next pass over the dataset",
+        sets: "length of the runs of neighbours that enter together in the next pass",
         range: "1 to 64",
-        given: "`\"block\": \"auto\"` of `replay`, `echo` and `auto` has it set",
+        given: "`\"block\": \"auto\"` of `replay`, `echo` and `auto` turns it on",
         gauge: "block_samples",
         changes: "",
         reason: "",

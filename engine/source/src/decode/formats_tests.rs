@@ -230,7 +230,7 @@ fn tiffs_that_are_not_read_are_told_by_name() {
         (&[(259, 7)], "coded by JPEG"),
         (&[(259, 3)], "CCITT group 3"),
         (&[(259, 50_000)], "Zstandard"),
-        (&[(259, 65_000)], "no name here (65000)"),
+        (&[(259, 65_000)], "unknown coding (65000)"),
         (&[(262, 3)], "its pixels index a palette"),
         (&[(262, 6), (277, 3)], "YCbCr"),
         (&[(262, 8), (277, 3)], "Lab"),
@@ -299,6 +299,10 @@ fn formats_are_told_by_content_and_files_by_their_endings() {
     refusal(
         decoder(b"GIF88a", ImageMode::Auto, None),
         ErrorKind::Sample,
-        &["these 6 bytes are no image of a format that is read", "JPEG, PNG, WebP, TIFF, BMP, GIF and PNM", "47 49 46"],
+        &[
+            "these 6 bytes are not an image in a supported format",
+            "JPEG, PNG, WebP, TIFF, BMP, GIF and PNM",
+            "47 49 46",
+        ],
     );
 }

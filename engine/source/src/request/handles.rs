@@ -4,6 +4,8 @@
 //! a fixed number of places, which it shares with others; whoever needs it opens it there, and the one before it is
 //! closed. Nobody waits for a place: who finds it in use opens the file for itself. So a fork, in which a place may be
 //! in use for ever, can read too.
+//!
+//! Lock: held for one look or put; a caller that finds it taken opens the file for itself.
 
 use std::fs::File;
 use std::sync::Arc;

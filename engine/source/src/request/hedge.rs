@@ -5,6 +5,8 @@
 //! long is asked nothing twice. Second requests are one in twenty at most, take a connection that is free, and none is
 //! sent to a store that fails: where the store itself is slow they would only add to its load. Requests ahead of need
 //! leave a few connections free for them ([`kept_free`]): else reading ahead, which uses all it may, would leave none.
+//!
+//! Lock: guards recent response times; held when a request begins or ends, and to sort 256 numbers once in 16 responses.
 
 use std::future::Future;
 use std::pin::pin;

@@ -1,6 +1,8 @@
 //! Requests to a store ahead of need: a number of them in flight that follows the link (`control/src/tune/tuner.rs`).
 //!
 //! What a batch waits for takes no lane and is bounded by the store's connections alone.
+//!
+//! Lock: guards the number of in-flight requests; held when a request begins or ends.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

@@ -7,6 +7,8 @@
 //!
 //! A shard may have been damaged on its way. It is let go of and read once more where a sample of it does not decode or
 //! has another checksum; what is still wrong then is wrong at the server, and is not read a third time.
+//!
+//! Locks: the list of shards is held for one look; reading a shard holds that shard's lock, and its other readers wait.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -1,4 +1,6 @@
 //! What sources and engines decide about reading while a run goes on, on its way to whoever writes it down.
+//!
+//! Lock: guards decisions that are not written down yet; held for a few instructions.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

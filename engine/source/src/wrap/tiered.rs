@@ -2,6 +2,8 @@
 //!
 //! All that tiers have in common is here: who is asked for which positions, that each is answered once, the circuit
 //! that leaves out a tier which costs more than it brings, and what a fetch costs. A tier itself is five methods.
+//!
+//! Lock: guards the circuit breaker; held when a call begins or ends, never across I/O.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -68,7 +68,7 @@ impl Copies {
         std::thread::Builder::new()
             .name("lossfeed-copies".to_owned())
             .spawn(move || reap(in_flight))
-            .map_err(|error| Error::device("no thread to watch copies with").because(error))?;
+            .map_err(|error| Error::device("no thread to watch copies").because(error))?;
         Ok(copies)
     }
 

@@ -74,7 +74,7 @@ def _fields(kind: Any) -> dict[str, tuple[int, str, tuple[int, ...]]]:
         base, shape = of.subdtype or (of, ())
         said = f"dtype={kind}" if name == "" else f"field {name!r} of dtype="
         if base.names is not None:
-            raise SettingsError(f"{said} is a record itself: name its parts as fields of their own, with offsets")
+            raise SettingsError(f"{said} is a structured field: list its parts as separate fields, with offsets")
         if not base.isnative:
             raise SettingsError(f"{said} has a foreign byte order ({base.str}): rewrite it in native byte order")
         if base.name not in DTYPES and base.name not in _SIGNED:

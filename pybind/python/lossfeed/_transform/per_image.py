@@ -99,7 +99,8 @@ class PerImage:
         if tree is None or not hasattr(data, "__len__") or len(data) != rows:
             raise SettingsError(
                 f"transform={self.__name__} is applied to one sample at a time, and a batch of {rows} has a "
-                f"{type(data).__name__} that is none a sample: apply it in the dataset, or to each item in the collate_fn"
+                f"{type(data).__name__} that is not one per sample: apply it in the dataset, or to each item in the "
+                f"collate_fn"
             )
         return data.tolist() if is_tensor(data) and data.ndim == 1 else list(data)
 

@@ -46,7 +46,7 @@ impl<'a> Reader<'a> {
     /// A number of things that take at least a word each.
     pub(in crate::control) fn count(&mut self) -> Result<usize> {
         let count = self.get()? as usize;
-        if count <= self.0.len() { Ok(count) } else { Err(damaged("a list is longer than it")) }
+        if count <= self.0.len() { Ok(count) } else { Err(damaged("a list is longer than the whole state")) }
     }
     /// A sample of `samples`.
     pub(in crate::control) fn id(&mut self, samples: usize) -> Result<SampleId> {

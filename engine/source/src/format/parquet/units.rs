@@ -129,7 +129,7 @@ pub(super) fn units<F: Read + Seek + Send>(
             || chunk.data_page_offset() < 0
             || chunk.dictionary_page_offset().is_some_and(|o| o < 0)
         {
-            return Err(broken("a column lies before the file"));
+            return Err(broken("a column begins before the file's start"));
         }
         if rows == 0 {
             continue;
