@@ -1,8 +1,10 @@
 //! The guard against forks: threads, locks, connections and device memory belong to the process that made them.
 #![allow(unsafe_code)]
 
+use std::cell::{Cell, OnceCell};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -47,6 +49,51 @@ pub fn pid() -> u32 {
             id
         }
         id => id,
+    }
+}
+
+/// Asked on a thread that waits for a source itself: the error that ends its wait, as of a signal.
+pub type Interrupted = fn() -> Option<Error>;
+
+static INTERRUPTED: OnceLock<Interrupted> = OnceLock::new();
+
+/// Has `interrupted` asked from now on. The first call counts.
+pub fn interrupted_by(interrupted: Interrupted) {
+    let _ = INTERRUPTED.set(interrupted);
+}
+
+/// A wait on the calling thread that [`interrupted_by`] may end.
+pub(crate) struct Wait {
+    asked: Cell<Instant>,
+    ended: OnceCell<Error>,
+}
+
+/// How often it is asked whether a wait ends.
+const ASKED_EVERY: Duration = Duration::from_millis(50);
+
+impl Wait {
+    /// One that begins now.
+    pub(crate) fn begin() -> Self {
+        Self { asked: Cell::new(Instant::now()), ended: OnceCell::new() }
+    }
+
+    /// Whether it has to end.
+    pub(crate) fn ends(&self) -> bool {
+        if self.ended.get().is_none()
+            && self.asked.get().elapsed() >= ASKED_EVERY
+            && let Some(interrupted) = INTERRUPTED.get()
+        {
+            self.asked.set(Instant::now());
+            if let Some(error) = interrupted() {
+                let _ = self.ended.set(error);
+            }
+        }
+        self.ended.get().is_some()
+    }
+
+    /// Why it has ended.
+    pub(crate) fn error(self) -> Option<Error> {
+        self.ended.into_inner()
     }
 }
 

@@ -123,6 +123,8 @@ mod ranged;
 mod ranged_tests;
 mod reader;
 mod records;
+#[cfg(feature = "cloud")]
+mod redirects;
 mod retry;
 #[cfg(test)]
 mod retry_tests;
@@ -180,6 +182,7 @@ pub use payload::apart;
 pub(crate) use payload::picture_and_tail;
 pub use pieces::{Piece, PieceKind};
 pub use records::{Place, Records};
+pub(crate) use retry::AGAIN;
 pub use shown::without_secrets;
 pub use stop::Stop;
 pub use store_open::open_in;

@@ -12,6 +12,7 @@ from typing import Any, Callable, Iterator
 from ._errors import SettingsError, TrainingWarning
 from ._memory import is_tensor
 from ._packing import Leaf
+from ._signals import named
 
 #: Transforms of torchvision that draw nothing, and make of a batch of images what they make of each.
 _STILL = frozenset(
@@ -125,11 +126,6 @@ class PerImage:
                     "with v2.Resize((height, width)) or v2.CenterCrop(size), a batch's images have one size"
                 )
         return torch.stack(made)
-
-
-def named(function: Any) -> str:
-    """What a user calls it."""
-    return getattr(function, "__name__", None) or type(function).__name__
 
 
 def _called(steps: list[Any], value: Any) -> Any:

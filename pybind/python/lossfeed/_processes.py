@@ -28,7 +28,7 @@ from ._errors import SourceError, UsageError
 from ._memory import torch_loaded
 from ._process import Process
 from ._resize import Resize
-from ._signals import kept_while
+from ._signals import called, kept_while
 from ._structure import Structure
 
 #: How often a process looks whether its parent is still there, in seconds.
@@ -340,7 +340,7 @@ def _work(
             info = dict(id=number, num_workers=count, seed=start.seed + number, dataset=dataset)
             torch.utils.data._utils.worker._worker_info = torch.utils.data._utils.worker.WorkerInfo(**info)
         if start.init_fn is not None:
-            start.init_fn(number)
+            called("worker_init_fn", start.init_fn, number)
         adaptor = Adaptor(dataset, *how)
     except BaseException as error:
         connection.send((0, portable(error)))

@@ -1,4 +1,5 @@
-"""Exceptions that a signal handler raised, in the middle of whatever ran then."""
+"""Exceptions that are not what they seem: a signal handler's, in the middle of whatever ran then, and a StopIteration of a
+function of the user's, which would end a loop as if the epoch were over (see PEP 479)."""
 
 from __future__ import annotations
 
@@ -6,7 +7,37 @@ import contextlib
 import inspect
 import signal
 import threading
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator
+
+
+def named(function: Any) -> str:
+    """What a user calls it."""
+    return getattr(function, "__name__", None) or type(function).__name__
+
+
+def called(keyword: str, function: Callable[..., Any], *given: Any) -> Any:
+    """What the user's function returns.
+
+    Raises:
+        RuntimeError: it raised StopIteration.
+    """
+    try:
+        return function(*given)
+    except StopIteration as end:
+        raise RuntimeError(
+            f"{keyword}={named(function)} raised StopIteration: an iterator that it asks is exhausted; begin it again, or "
+            "give next() a default"
+        ) from end
+
+
+class Called:
+    """A function of the user's, for torch to call by :func:`called`."""
+
+    def __init__(self, keyword: str, function: Callable[..., Any]) -> None:
+        self.keyword, self.function = keyword, function
+
+    def __call__(self, *given: Any) -> Any:
+        return called(self.keyword, self.function, *given)
 
 
 def of_signal(error: BaseException) -> bool:

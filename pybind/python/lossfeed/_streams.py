@@ -13,6 +13,7 @@ from ._asked import Asked, Keywords
 from ._errors import ResumeWarning, SettingsError, TrainingWarning, UsageError
 from ._memory import is_stream, require_torch
 from ._process import MadeAgain
+from ._signals import Called
 from ._stage import Mover, Staged, StagedIterator
 
 #: Keywords that torch's DataLoader honours for streams, too.
@@ -65,6 +66,7 @@ class Stream(MadeAgain):
         if _keywords.framework(keywords["framework"], device) != "torch":
             raise SettingsError(f"framework={keywords['framework']!r} is refused: torch reads {kind}, a stream; leave it out")
         asked = {name: given[name] for name in given.keys() & _TORCHS}
+        asked |= {name: Called(name, asked[name]) for name in asked.keys() & {"collate_fn", "worker_init_fn"} if callable(asked[name])}
         # A copy of the stream in each worker process is asked for, and not found.
         asked["num_workers"] = _keywords.workers(keywords["num_workers"], None)[0] or 0
         seed = _keywords.seed(keywords["seed"], keywords["generator"])
@@ -199,7 +201,11 @@ def _of_streams(kind: type[Any]) -> type[Any]:
 
 
 def _asked(name: str) -> property:
-    return property(lambda self: getattr(self._loader(), name))
+    def asked(self: Any) -> Any:
+        value = getattr(self._loader(), name)
+        return value.function if isinstance(value, Called) else value
+
+    return property(asked)
 
 
 def _refused(name: str, value: Any) -> Any:

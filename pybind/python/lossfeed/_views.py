@@ -16,8 +16,9 @@ from ._memory import as_bytes, require_numpy, to_numpy, to_torch
 from ._packed import Packed
 from ._packer import Packer
 from ._packing import Leaf
-from ._per_image import PerImage, named
+from ._per_image import PerImage
 from ._plain import Plain
+from ._signals import called, named
 from ._structure import TARGET_KEYS, Spec, Structure, opened, restored, widened
 
 #: ``pad=`` that joins arrays of different lengths without filling.
@@ -232,9 +233,9 @@ def transformed(fields: Fields, transform: Callable[..., Any], structure: Struct
     that."""
     if isinstance(transform, PerImage):
         tree = None if structure is None else structure.tree[0] if fields.paired else structure.tree
-        data = _called("transform", functools.partial(transform, fields.data, tree), len(fields.ids))
+        data = called("transform", functools.partial(transform, fields.data, tree), len(fields.ids))
     else:
-        data = _called("transform", transform, fields.data)
+        data = called("transform", transform, fields.data)
     if data is None:
         raise SettingsError(
             f"transform={named(transform)} returned None: it gets batch.data and must return what batch.data is to be"
@@ -242,21 +243,6 @@ def transformed(fields: Fields, transform: Callable[..., Any], structure: Struct
     if fields.paired:
         return fields._replace(data=data)
     return fields._replace(data=data, target=_target_in(data, fields.target, structure))
-
-
-def _called(keyword: str, function: Callable[[Any], Any], given: Any) -> Any:
-    """What the user's function returns.
-
-    Raises:
-        RuntimeError: it raised StopIteration, which would end the loop as if the epoch were over (see PEP 479).
-    """
-    try:
-        return function(given)
-    except StopIteration as end:
-        raise RuntimeError(
-            f"{keyword}={named(function)} raised StopIteration: an iterator that it asks is exhausted; begin it again, or "
-            "give next() a default"
-        ) from end
 
 
 def _target_in(data: Any, before: Any, structure: Structure | None) -> Any:
@@ -276,7 +262,7 @@ def _of_collated(
     collate_fn: Any, items: list[Any], target: Any, ids: Any, weight: Any, keys: tuple[Any, ...] = TARGET_KEYS
 ) -> Fields:
     given = list(items)
-    result = _called("collate_fn", collate_fn, items)
+    result = called("collate_fn", collate_fn, items)
     two = type(result) in (tuple, list) and len(result) == 2 == len(given)
     return of_batch(result, two and all(map(operator.is_, result, given)), target, ids, weight, keys)
 

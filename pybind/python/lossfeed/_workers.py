@@ -25,7 +25,7 @@ from ._errors import SampleError, SourceError, TimeoutError
 from ._memory import require_torch, to_torch
 from ._process import Process
 from ._processes import as_worker, parent_of_workers, portable
-from ._signals import kept_while, of_signal
+from ._signals import called, kept_while, of_signal
 from ._structure import Structure
 from ._views import Fields, of_batch
 
@@ -193,7 +193,7 @@ class _Start:
             # What a worker_init_fn looks for there is its own dataset. The object refuses to be set.
             object.__setattr__(info, "dataset", info.dataset.dataset)
         if self._init_fn is not None:
-            self._init_fn(number)
+            called("worker_init_fn", self._init_fn, number)
 
 
 class Reading:
