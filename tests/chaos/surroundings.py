@@ -284,7 +284,8 @@ full = loader.stats()["disk_written_total"]
 free = shutil.disk_usage(place).free
 os.remove(place + "/others")
 time.sleep(11)
-for batch in loader: pass
+for _ in range(4):  # the next is read ahead
+    for batch in loader: pass
 time.sleep(0.5)
 print(int(full), free, int(loader.stats()["disk_written_total"]))
 """

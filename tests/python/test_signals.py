@@ -1,6 +1,7 @@
 """A signal's exception, wherever it falls: no batch is lost, none comes twice, and nobody else is blamed for it."""
 
 import contextlib
+import dis
 import functools
 import logging
 import os
@@ -11,6 +12,7 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from types import TracebackType
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from handed_out import HANDED_OUT
 
 import lossfeed as lf
 from lossfeed._pass import Pass
+from lossfeed._signals import of_signal
 
 SAMPLES, BATCH = 24, 4
 OURS = str(Path(lf.__file__).parent)
@@ -276,6 +279,62 @@ def test_a_handler_of_any_kind_is_known(handler):
         loader = lf.Loader(Interrupted("item", signal.SIGUSR1), BATCH, num_workers=0, on_error="skip", framework="numpy")
         with pytest.raises(Preempted):
             list(loader)
+
+
+def test_a_handlers_exception_is_known_where_native_code_was_interrupted():
+    """That code catches it before any frame of Python's but the handler's own is in its traceback."""
+    with handled():
+        try:
+            signal.raise_signal(signal.SIGUSR1)
+        except Preempted as error:
+            raised = error
+    assert of_signal(raised)
+    assert of_signal(raised.with_traceback(raised.__traceback__.tb_next))
+
+    def own(number, frame):
+        raise Preempted
+
+    def begins():
+        own(3, sys._getframe().f_back)
+
+    try:
+        begins()
+    except Preempted as error:
+        assert not of_signal(error), "a call, by its caller's frame"
+        trace, resumes = error.__traceback__.tb_next, [i.offset for i in dis.get_instructions(begins) if i.opname == "RESUME"]
+        if resumes:
+            raised = error.with_traceback(TracebackType(trace.tb_next, trace.tb_frame, resumes[0], trace.tb_lineno))
+            assert of_signal(raised), "a handler that is called where a function is about to begin gets the frame before"
+
+    for given in ((3, None), (3, sys._getframe().f_back), (None, sys._getframe())):
+        with pytest.raises(Preempted) as told:
+            own(*given)
+        assert not of_signal(told.value) and not of_signal(told.value.with_traceback(told.value.__traceback__.tb_next))
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_signal_between_two_calls_of_a_dataset_is_nobodys_fault(monkeypatch, on_error):
+    """In what the engine itself calls there."""
+    now = threading.current_thread
+
+    def interrupted():
+        if asked:
+            asked.clear()
+            signal.raise_signal(signal.SIGUSR1)
+        return now()
+
+    asked = []
+    monkeypatch.setattr(threading, "current_thread", interrupted)
+    with handled(), lf.Loader(Items(), BATCH, num_workers=0, on_error=on_error, framework="numpy", stats=False) as loader:
+        passing = iter(loader)
+        got = ids_of(next(passing))
+        asked.append(1)
+        with pytest.raises(Preempted):
+            next(passing)
+        assert loader.bad_samples() == []
+        with lf.Loader(Items(), BATCH, framework="numpy", stats=False) as rest:
+            rest.load_state_dict(loader.state_dict())
+            assert got + [i for batch in rest for i in ids_of(batch)] == list(range(SAMPLES))
 
 
 def test_what_a_dataset_raises_by_itself_stays_its_own():

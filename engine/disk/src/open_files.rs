@@ -38,6 +38,12 @@ impl OpenFile {
         Ok(file)
     }
 
+    /// It is open as `file`.
+    pub(crate) fn is(self: &Arc<Self>, file: &Arc<File>) {
+        *self.file.lock() = Some(Arc::clone(file));
+        self.make_room();
+    }
+
     /// Puts itself into the row, and closes others that were not used for longest.
     fn make_room(self: &Arc<Self>) {
         let mut open = OPEN.of(std::process::id()).lock();

@@ -75,6 +75,11 @@ impl Segment {
         self.file.get(|| self.folder.either(self.name()))
     }
 
+    /// Its file is open as `file`.
+    pub(crate) fn is_open(&self, file: &Arc<File>) {
+        self.file.is(file);
+    }
+
     fn readable(&self) -> Result<Arc<File>, Trouble> {
         self.file().map_err(|e| if e.kind() == io::ErrorKind::NotFound { Trouble::Gone } else { Trouble::Failed(e) })
     }

@@ -44,6 +44,7 @@ struct Active {
 impl Active {
     fn new(segment: Arc<Segment>, file: File, contents: Contents) -> Self {
         let file = Arc::new(file);
+        segment.is_open(&file);
         let (gathered, coming) = (Vec::new(), Vec::new());
         Self { segment, file, contents, gathered, coming, coming_cost_us: 0, coming_data_bytes: 0 }
     }

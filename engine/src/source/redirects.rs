@@ -103,7 +103,7 @@ struct Shuffled;
 
 impl Resolve for Shuffled {
     fn resolve(&self, name: Name) -> Resolving {
-        let found = tokio::task::spawn_blocking(move || {
+        let found = tokio::task::spawn_blocking(move || -> Result<Addrs, Box<dyn std::error::Error + Send + Sync>> {
             let (chance, mut found) = (RandomState::new(), Vec::from_iter((name.as_str(), 0).to_socket_addrs()?));
             found.sort_by_cached_key(|address: &SocketAddr| chance.hash_one(address));
             Ok(Box::new(found.into_iter()) as Addrs)

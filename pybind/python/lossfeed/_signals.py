@@ -4,9 +4,11 @@ function of the user's, which would end a loop as if the epoch were over (see PE
 from __future__ import annotations
 
 import contextlib
+import dis
 import inspect
 import signal
 import threading
+from types import TracebackType
 from typing import Any, Callable, Iterator
 
 
@@ -45,13 +47,23 @@ def of_signal(error: BaseException) -> bool:
 
     Python calls a handler as ``handler(signum, frame)`` with the very frame that it interrupts, which nobody else does.
     Asking :func:`signal.getsignal` would miss the many that put another in their place first."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        interrupted, trace = trace.tb_frame, trace.tb_next
-        given = _positional(trace.tb_frame)
+    trace, before = error.__traceback__, None
+    while trace is not None:
+        # The interrupted frame has no line of the traceback where code without frames was interrupted, and caught this.
+        interrupted, given = trace.tb_frame.f_back, _positional(trace.tb_frame)
+        # A function that was only about to begin is passed over.
+        if interrupted is not None and before is not None and before.tb_frame is interrupted and _begins(before):
+            interrupted = interrupted.f_back
         if any(frame is interrupted and isinstance(signum, int) for signum, frame in zip(given, given[1:])):
             return True
+        trace, before = trace.tb_next, trace
     return False
+
+
+def _begins(trace: TracebackType) -> bool:
+    """Whether a function was left before its first instruction."""
+    at, code = trace.tb_lasti, trace.tb_frame.f_code.co_code
+    return at < 0 or dis.opname[code[at]] == "RESUME"
 
 
 def _positional(frame: Any) -> list[Any]:
