@@ -365,7 +365,14 @@ impl Writer {
         }
         for segment in &known {
             match listed.iter().find(|l| l.name == segment.name()) {
-                Some(l) => segment.fold(now, l.used),
+                Some(l) => {
+                    segment.fold(now, l.used);
+                    // Another process has written to it again, and ended it again.
+                    if l.name.complete && l.bytes != segment.bytes() {
+                        let (end, cost_us) = segment.known();
+                        self.followed.push(Followed::from(Arc::clone(segment), end, cost_us));
+                    }
+                }
                 None if !segment.complete.load(Relaxed) => {}
                 // Another process writes to it again, behind what is known of it, or has dropped it.
                 None if listed.iter().any(|l| l.name.born == segment.born) => {

@@ -50,11 +50,11 @@ def of_signal(error: BaseException) -> bool:
     trace, before = error.__traceback__, None
     while trace is not None:
         # The interrupted frame has no line of the traceback where code without frames was interrupted, and caught this.
-        interrupted, given = trace.tb_frame.f_back, _positional(trace.tb_frame)
-        # A function that was only about to begin is passed over.
-        if interrupted is not None and before is not None and before.tb_frame is interrupted and _begins(before):
-            interrupted = interrupted.f_back
-        if any(frame is interrupted and isinstance(signum, int) for signum, frame in zip(given, given[1:])):
+        interrupted, given = [trace.tb_frame.f_back], _positional(trace.tb_frame)
+        # A function that was only about to begin may be passed over.
+        if before is not None and before.tb_frame is interrupted[0] and _begins(before):
+            interrupted.append(before.tb_frame.f_back)
+        if any(frame in interrupted and isinstance(signum, int) for signum, frame in zip(given, given[1:]) if frame is not None):
             return True
         trace, before = trace.tb_next, trace
     return False
