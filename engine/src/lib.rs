@@ -61,6 +61,8 @@ mod sync;
 pub mod arena;
 #[doc(hidden)]
 pub mod cache;
+#[doc(hidden)]
+pub mod interrupt;
 
 pub use engine::{Dataset, Engine};
 pub use error::{Error, ErrorKind, Result, printable};

@@ -108,6 +108,16 @@ pub(crate) fn came_from_python() -> bool {
     PYTHONS.get()
 }
 
+/// What a signal's handler raises while this thread, which has come from Python, waits for a source.
+pub(crate) fn interrupted() -> Option<Error> {
+    let raised = came_from_python().then(|| Python::try_attach(|py| py.check_signals()))??.err()?;
+    let text = raised.to_string();
+    Some(
+        Error::new(ErrorKind::Interrupted, "a signal's handler raised")
+            .because(Raised { error: Arc::new(raised), text }),
+    )
+}
+
 /// Runs `work`; a panic in it becomes an internal error, since nothing may unwind into Python.
 pub(crate) fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {

@@ -46,6 +46,9 @@ pub(crate) fn forked() {
 
 /// Whether a signal handler raised it, and not the code that it fell into.
 pub(crate) fn of_signal(py: Python<'_>, raised: &PyErr) -> bool {
-    let asked = py.import("lossfeed._base.signals").and_then(|m| m.call_method1("of_signal", (raised.value(py),)));
+    // What was raised into native code has its traceback beside it.
+    let traced = raised.traceback(py).map_or(Ok(()), |trace| raised.value(py).setattr("__traceback__", trace));
+    let asked = traced.and_then(|()| py.import("lossfeed._base.signals"));
+    let asked = asked.and_then(|m| m.call_method1("of_signal", (raised.value(py),)));
     asked.and_then(|answer| answer.is_truthy()).unwrap_or(false)
 }

@@ -34,6 +34,7 @@ use pyo3::prelude::*;
 #[pymodule(name = "_native")]
 fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     logging::listen();
+    lossfeed::interrupt::interrupted_by(errors::interrupted);
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<buffer::Buffer>()?;
     module.add_class::<source::Source>()?;

@@ -138,14 +138,14 @@ def judge(case: Case, plan: Plan, data: truth.Truth, memories: list[Memory], whe
     for memory, twin, where in zip(memories, twins, wheres, strict=True):
         log = memory.log
         case.none_of(checks.right_bytes(log, data.sums), about)
-        case.none_of(checks.each_position_once(log, plan.epochs, batches, memory.doubtful), about)
+        case.none_of(checks.each_position_once(log, plan.epochs, batches), about)
         case.none_of(checks.same_batches(redelivered(where), log, "the life before"), about)
         # The others' order depends on what the cache held, which a kill takes away. A life that finds a file of scores
         # and no state begins with what a life before it has learned.
         settled = plan.loader["sampler"] == "importance" and "score_file" not in plan.loader
-        if plan.loader["sampler"] == "uniform" or (settled and plan.stop != "interrupt"):
+        if plan.loader["sampler"] == "uniform" or settled:
             case.none_of(checks.same_batches(log, twin), about)
-    if plan.loader["sampler"] == "uniform" and not any(memory.doubtful for memory in memories):
+    if plan.loader["sampler"] == "uniform":
         drawn = len(memories) * batches * plan.loader["batch_size"] if plan.loader["drop_last"] else None
         case.none_of(checks.each_id_once(logs, len(data), plan.epochs, drawn), about)
 

@@ -16,6 +16,7 @@ MODULES = {
     "datasets": "datasets",
     "losses": "losses",
     "processes": "processes",
+    "surroundings": "surroundings",
     "files": "files",
     "formats": "formats",
     "memory": "memory",

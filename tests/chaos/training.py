@@ -59,8 +59,8 @@ class Memory:
 
     state: dict[str, Any] | None = None
     log: list[Row] = field(default_factory=list)
-    #: Positions that an interrupt may have left to nobody.
-    doubtful: list[tuple[int, int]] = field(default_factory=list)
+    #: The batch that came last in this life.
+    last: Any = None
 
 
 class Stop(Exception):
@@ -86,10 +86,17 @@ def steps(loader: Any, plan: Plan, memory: Memory) -> Iterator[Row]:
     """Trains to the end of the last epoch; a step a time, logged and scored."""
     for epoch in range(loader.epoch, plan.epochs):
         for batch in loader:
-            row = Row(batch.epoch, batch.number, tuple(batch.ids.tolist()), truth.checksums(batch))
-            memory.log.append(row)
-            loader.score_losses(loss(batch.ids, epoch), batch)
-            yield row
+            memory.last = batch  # before Python looks for signals again
+            yield trained(loader, batch, memory)
+
+
+def trained(loader: Any, batch: Any, memory: Memory) -> Row:
+    """One step: the batch is logged and scored, however often this is called."""
+    row = Row(batch.epoch, batch.number, tuple(batch.ids.tolist()), truth.checksums(batch))
+    if memory.log[-1:] != [row]:
+        memory.log.append(row)
+    loader.score_losses(loss(batch.ids, batch.epoch), batch)
+    return row
 
 
 def undisturbed(plan: Plan) -> list[Row]:
@@ -106,8 +113,8 @@ def load(where: Path) -> Memory:
     """What the last life left, or nothing."""
     try:
         with open(where / "state", "rb") as file:
-            state, log, doubtful = pickle.load(file)
-            return Memory(state, [Row(*row) for row in log], doubtful)
+            state, log = pickle.load(file)
+            return Memory(state, [Row(*row) for row in log])
     except FileNotFoundError:
         return Memory()
 
@@ -118,7 +125,7 @@ def save(where: Path, loader: Any, memory: Memory) -> None:
     new = where / "state.new"
     with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         # Plain tuples: in this process the classes are those of the program, in the parent those of the package.
-        pickle.dump((memory.state, [tuple(row) for row in memory.log], memory.doubtful), file)
+        pickle.dump((memory.state, [tuple(row) for row in memory.log]), file)
     os.replace(new, where / "state")
 
 
@@ -166,9 +173,9 @@ def live(plan: Plan, where: Path, tell: Callable[[bytes], object] = lambda _: No
     except Stop:
         pass
     except KeyboardInterrupt:
-        last = memory.log[-1] if memory.log else Row(0, -1, (), ())
-        here = last.number + 1 < len(loader)
-        memory.doubtful.append((last.epoch, last.number + 1) if here else (last.epoch + 1, 0))
+        # It may have come in the middle of a step.
+        if memory.last is not None:
+            trained(loader, memory.last, memory)
     save(where, loader, memory)
     return False
 

@@ -56,6 +56,7 @@ const EFFECT: &[(&str, u32)] = &[
     ("disk", 0),    // a crate of its own
     ("sync", 0),
     ("process", 0), // lossfeed-sync's
+    ("interrupt", 0),
     ("device", 1),
     ("arena", 2),
     ("staging", 3),

@@ -133,6 +133,26 @@ def test_a_listing_of_the_hub_that_leads_away_or_back_is_refused(link, monkeypat
         assert len(web.asked) <= 2
 
 
+@pytest.mark.parametrize("entries", [[], [{"type": "directory", "path": "data"}], [{"type": "file", "path": "data/a.tar", "size": 1}]])
+def test_a_listing_of_the_hub_that_never_ends_is_refused(entries, monkeypatch):
+    """Each page has a cursor of its own, and nothing new."""
+    path = "/api/datasets/me/pets/tree/main"
+    with Web() as web:
+        following = lambda *_: (200, json.dumps(entries).encode(), {"Link": f'<{web.url}{path}?cursor={len(web.asked)}>; rel="next"'})  # noqa: E731
+        web.answers[path] = following
+        monkeypatch.setenv("HF_ENDPOINT", web.url)
+        with pytest.raises(lf.SourceError, match="cannot be trusted, as .*(would never end|names data/a.tar twice)"):
+            lf.open("hf://datasets/me/pets", **QUICKLY)
+        assert len(web.asked) <= 1002
+
+
+def test_a_listing_of_empty_pages_that_never_ends_is_refused():
+    with s3(lambda token: page([], str(int(token or 0) + 1))) as web:
+        with pytest.raises(lf.SourceError, match="1000 pages of it in a row name no object"):
+            opened(web)
+        assert len(web.pages) <= 1002
+
+
 ARCHIVED = b"<Error><Code>InvalidObjectState</Code><Message>see the code</Message></Error>"
 SKEWED = b"<Error><Code>RequestTimeTooSkewed</Code><Message>see the code</Message></Error>"
 

@@ -147,6 +147,45 @@ def test_a_file_system_that_hangs_is_left_behind(tmp_path):
     os.close(os.open(tmp_path / "x.tar", os.O_WRONLY | os.O_NONBLOCK))
 
 
+@pytest.mark.parametrize("how", ["loader", "sample", "samples", "loader over a disk tier"])
+def test_ctrl_c_ends_a_read_on_the_calling_thread_of_a_store_that_never_answers(how, tmp_path):
+    """And the batch comes again behind a state."""
+    body, let_go, hangs = tar(0, 12), threading.Event(), threading.Event()
+
+    def answer(request, _):
+        if hangs.is_set():
+            let_go.wait(300)
+        return part(body, request) if request.range else (200, body, {"ETag": '"x"'})
+
+    tier = {"disk": tmp_path / "tier", "disk_bytes": "64MiB"} if "disk" in how else {}
+    with Web(answers={"/x.tar": answer}) as web, raising(signal.SIGINT):
+        data = lf.open(web.url + "/x.tar", **PATIENT, **tier)
+        make = lambda: lf.Loader(data, 4, num_workers=0, framework="numpy", stats=False, read_ahead=0)  # noqa: E731
+        loader, seen = make(), []
+        reads = {"sample": lambda: data[3], "samples": lambda: data[3:7][0]}
+        try:
+            if "loader" in how:
+                passing = iter(loader)
+                seen += next(passing).ids.tolist()
+                reads[how] = lambda: next(passing)
+            hangs.set()
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+            began = time.monotonic()
+            with pytest.raises(Asked):
+                reads[how]()
+            assert time.monotonic() - began < 20, "it waited for an answer"
+            state = loader.state_dict()
+            loader.close()
+        finally:
+            hangs.clear()
+            let_go.set()
+        if "loader" in how:
+            again = make()
+            again.load_state_dict(state)
+            seen += [i for batch in again for i in batch.ids.tolist()]
+            assert sorted(seen) == list(range(12))
+
+
 def test_opening_in_another_thread_leaves_signals_to_the_main_one(tmp_path):
     (tmp_path / "x.tar").write_bytes(tar(0, 6))
     opened = []

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import lossfeed as lf
+from web_double import Web
 
 #: Bytes that a process may have beside what it has when lossfeed is loaded.
 ROOM = 512 << 20
@@ -246,6 +247,50 @@ def test_a_million_rows_that_are_all_alike_are_read(tmp_path):
     assert (tmp_path / "alike.parquet").stat().st_size < 20_000
     data = lf.open(str(tmp_path / "alike.parquet"))
     assert len(data) == rows and data[rows - 1]["text"] == "a"
+
+
+def test_opening_reads_labels_once_however_long_a_row_group_is(tmp_path):
+    rows = 200_000
+    table = pa.table({"x": np.arange(rows, dtype=np.int32), "label": np.arange(rows) % 1000})
+    pq.write_table(table, tmp_path / "one.parquet", row_group_size=rows, compression="none", data_page_size=4096, use_dictionary=["label"])
+    body = (tmp_path / "one.parquet").read_bytes()
+    with Web({"one.parquet": body}) as web:
+        data = lf.open(web.url + "/one.parquet")
+        bounds = [request.range.removeprefix("bytes=").split("-") for request in web.asked if request.range]
+        asked = sum(min(int(last), len(body)) - int(first) + 1 for first, last in bounds)
+        assert asked < 2 * len(body), "pages behind a dictionary were read again for each page"
+        assert (data.labels == np.arange(rows) % 1000).all() and int(data[rows - 1]["label"]) == (rows - 1) % 1000
+
+
+def on_from_the_first(rows, first):
+    """A text of so many zeros, and rows that each go on from the one before and add nothing (DELTA_BYTE_ARRAY)."""
+    def rest(blocks):
+        return (zigzag(0) + bytes(4)) * blocks
+
+    def packed(values):
+        return b"".join(value.to_bytes(3, "little") for value in values)
+
+    head, blocks = varint(128) + varint(4) + varint(rows), -(-(rows - 1) // 128)
+    prefixes = head + zigzag(0) + zigzag(0) + bytes([24, 0, 0, 0]) + packed([first] + [0] * 31) + rest(blocks - 1)
+    suffixes = head + zigzag(first) + zigzag(-first) + bytes([24] * 4) + packed([0] + [first] * 127) + rest(blocks - 1)
+    raw = prefixes + suffixes + b"x" * first
+    return file(page(0, pa.Codec("zstd").compress(raw, asbytes=True), rows, encoding=DELTA_BYTES, says=len(raw)), rows, codec=ZSTD)
+
+
+def test_texts_that_go_on_from_a_long_one_take_little_memory(tmp_path):
+    path = tmp_path / "long.parquet"
+    path.write_bytes(on_from_the_first(300, 1000))
+    assert pq.read_table(path).column("text").to_pylist() == ["x" * 1000] * 300
+    data = lf.open(str(path))
+    assert data[0]["text"] == data[150]["text"] == data[299]["text"] == "x" * 1000
+    path.write_bytes(on_from_the_first(600, 8_000_000))
+    assert path.stat().st_size < 47_000
+    batch = "list(lf.Loader(data, 200, num_workers=1, framework='numpy', stats=False))"
+    for reads, says in (("data[0], data[len(data) - 1]", "read\n"), (batch, "Error")):
+        script = SCRIPT.replace("for k in (0, len(data) - 1):", "if True:").replace("data[k]", reads)
+        done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0 and says in done.stdout, (done.stdout, done.stderr[-2000:])
+    assert "are the most that are read of so few" in done.stdout
 
 
 def test_masks_that_are_mostly_zeros_are_read(tmp_path):

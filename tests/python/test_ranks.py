@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 
+import numpy as np
 import pytest
 import torch.distributed as dist
 from conftest import epoch_ids
@@ -219,3 +220,35 @@ def test_seeds_are_not_compared_where_they_may_differ_and_a_rank_alone_waits_for
         """,
     )
     assert said == ["done\n"] * 2
+
+
+class Half:
+    """Behind the first, which says what all are made of, many are bad."""
+
+    def __init__(self, bad):
+        self.bad = bad
+
+    def __len__(self):
+        return 160
+
+    def __getitem__(self, i):
+        if 0 < i < self.bad:
+            raise ValueError("torn")
+        return np.full(3, i, np.float32), i
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("read", ["by the engine", "by torch's workers", "here"])
+def test_more_wholly_bad_batches_in_a_row_than_eight_are_stood_in_for(world_size, read):
+    """Every rank steps as often as the others, and trains on good samples alone."""
+    dataset = Half(120)
+    data = lf.open(dataset, thread_safe=True) if read == "by the engine" else dataset
+    for rank in range(world_size):
+        keywords = {"cache": "1MiB"} if read == "by the engine" else {}
+        workers = 0 if read == "here" else 1
+        with lf.Loader(
+            data, 2, rank=rank, world_size=world_size, num_workers=workers, on_error="skip", stats=False, framework="numpy", **keywords
+        ) as loader:
+            batches = [batch.ids.tolist() for batch in loader]
+            assert len(batches) == len(loader) == 160 // world_size // 2
+            assert all(ids and not set(ids) & set(range(1, 120)) for ids in batches), batches

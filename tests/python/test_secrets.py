@@ -20,6 +20,7 @@ import pytest
 from test_store_faults import right, tar
 
 import lossfeed as lf
+from web_double import Web
 
 QUICKLY = {"retry_timeout": 0.0, "timeout": 1.0}
 BODY = tar(0, 12)
@@ -347,3 +348,44 @@ def test_a_login_in_an_endpoint_of_the_environment_is_refused_and_not_shown(echo
     for text in chain(raised.value):
         assert not marks.found(text), text
     assert re.search("store.invalid", str(raised.value))
+
+
+def test_an_address_that_lacks_a_slash_is_refused_without_its_password():
+    for address in ("http:/me:S3CRET@host/x.tar", "https:/me:S3CRET@host/x.tar?sig=1"):
+        with pytest.raises(lf.SourceError, match="does not exist") as told:
+            lf.open(address)
+        assert "S3CRET" not in str(told.value) and "sig=1" not in str(told.value)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("kind", ["signed", "login", "s3"])
+def test_where_a_store_redirects_to_is_told_no_secret(kind, status):
+    """Neither in the address that led there, which reqwest says in Referer, nor in headers that it knows for no secret."""
+    body, secret = tar(0, 6), "a-S3CRET-of-nobody"
+    with Web({"x.tar": body, "bucket/x.tar": body}) as other, Web() as web:
+        aside = other.url.replace("127.0.0.1", "localhost")
+        web.answers |= {f"/{name}": lambda r, _: (status, b"", {"Location": aside + r.path}) for name in ("x.tar", "bucket/x.tar")}
+        options, url = None, f"{web.url}/x.tar?X-Amz-Signature={secret}"
+        if kind == "login":
+            url = web.url.replace("//", f"//me:{secret}@") + "/x.tar"
+        if kind == "s3":
+            url, options = "s3://bucket/x.tar", {
+                "endpoint": web.url, "region": "us-east-1", "access_key_id": "an-id", "secret_access_key": "a-secret", "session_token": secret
+            }  # fmt: skip
+        data = lf.open(url, store_options=options, retry_timeout=5)
+        assert len(data) == 6 and int(data[3][1]) == 3 % 2
+        assert web.asked and other.asked
+        encoded = base64.b64encode(f"me:{secret}".encode()).decode()
+        for request in other.asked:
+            told = f"{request.path} {request.query} {request.headers}"
+            assert secret not in told and encoded not in told and "referer" not in request.headers, told
+            assert request.authorization is None
+        assert any(request.range for request in other.asked)
+
+
+def test_redirects_that_never_end_and_lead_nowhere_are_errors():
+    for location in ("/x.tar", "http://[", "gopher://x/x.tar"):
+        with Web(answers={"/x.tar": lambda *_, location=location: (302, b"", {"Location": location})}) as web:
+            with pytest.raises(lf.Error):
+                lf.open(web.url + "/x.tar", retry_timeout=0)
+            assert len(web.asked) < 30

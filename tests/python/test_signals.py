@@ -1,6 +1,7 @@
 """A signal's exception, wherever it falls: no batch is lost, none comes twice, and nobody else is blamed for it."""
 
 import contextlib
+import dis
 import functools
 import logging
 import os
@@ -11,6 +12,7 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from types import TracebackType
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ import torch
 from handed_out import HANDED_OUT
 
 import lossfeed as lf
+from lossfeed._base.signals import of_signal
 from lossfeed._loader.epoch_pass import Pass
 
 SAMPLES, BATCH = 16, 4
@@ -279,6 +282,62 @@ def test_a_handler_of_any_kind_is_known(handler):
             list(loader)
 
 
+def test_a_handlers_exception_is_known_where_native_code_was_interrupted():
+    """That code catches it before any frame of Python's but the handler's own is in its traceback."""
+    with handled():
+        try:
+            signal.raise_signal(signal.SIGUSR1)
+        except Preempted as error:
+            raised = error
+    assert of_signal(raised)
+    assert of_signal(raised.with_traceback(raised.__traceback__.tb_next))
+
+    def own(number, frame):
+        raise Preempted
+
+    def begins():
+        own(3, sys._getframe().f_back)
+
+    try:
+        begins()
+    except Preempted as error:
+        assert not of_signal(error), "a call, by its caller's frame"
+        trace, resumes = error.__traceback__.tb_next, [i.offset for i in dis.get_instructions(begins) if i.opname == "RESUME"]
+        if resumes:
+            raised = error.with_traceback(TracebackType(trace.tb_next, trace.tb_frame, resumes[0], trace.tb_lineno))
+            assert of_signal(raised), "a handler that is called where a function is about to begin gets the frame before"
+
+    for given in ((3, None), (3, sys._getframe().f_back), (None, sys._getframe())):
+        with pytest.raises(Preempted) as told:
+            own(*given)
+        assert not of_signal(told.value) and not of_signal(told.value.with_traceback(told.value.__traceback__.tb_next))
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_signal_between_two_calls_of_a_dataset_is_nobodys_fault(monkeypatch, on_error):
+    """In what the engine itself calls there."""
+    now = threading.current_thread
+
+    def interrupted():
+        if asked:
+            asked.clear()
+            signal.raise_signal(signal.SIGUSR1)
+        return now()
+
+    asked = []
+    monkeypatch.setattr(threading, "current_thread", interrupted)
+    with handled(), lf.Loader(Items(), BATCH, num_workers=0, on_error=on_error, framework="numpy", stats=False) as loader:
+        passing = iter(loader)
+        got = ids_of(next(passing))
+        asked.append(1)
+        with pytest.raises(Preempted):
+            next(passing)
+        assert loader.bad_samples() == []
+        with lf.Loader(Items(), BATCH, framework="numpy", stats=False) as rest:
+            rest.load_state_dict(loader.state_dict())
+            assert got + [i for batch in rest for i in ids_of(batch)] == list(range(SAMPLES))
+
+
 def test_what_a_dataset_raises_by_itself_stays_its_own():
     """Also where it calls what is a handler too, or passes frames about."""
 
@@ -360,6 +419,103 @@ def test_stop_iteration_of_a_users_function_does_not_end_the_epoch():
         with lf.Loader(ARRAYS, **{"batch_size": BATCH, "stats": False} | keywords) as loader:
             with pytest.raises(RuntimeError, match=f"{name}.* raised StopIteration"):
                 list(loader)
+
+
+def at(number, error, function=lambda given: given):
+    """A function whose call of that number raises."""
+    calls = iter(range(1000))
+
+    def called(*given):
+        if next(calls) == number:
+            raise error
+        return function(*given)
+
+    return called
+
+
+class Raising(Items):
+    def __init__(self, item, error):
+        self.item, self.error = item, error
+
+    def __getitem__(self, i):
+        if i == self.item:
+            raise self.error
+        return super().__getitem__(i)
+
+
+class RaisingTogether(Raising):
+    def __getitems__(self, ids):
+        if self.item in ids:
+            raise self.error
+        return [self[i] for i in ids]
+
+
+class RaisingLength(Items):
+    def __init__(self, error):
+        self.error = error
+
+    def __len__(self):
+        raise self.error
+
+
+class Draws:
+    def __init__(self, error):
+        self.error = error
+
+    def __len__(self):
+        return SAMPLES
+
+    def __iter__(self):
+        yield from range(9)
+        raise self.error
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter([super(Raising, Raising(-1, None)).__getitem__(i) for i in range(SAMPLES)])
+
+
+CALLBACKS = {
+    "__getitem__": lambda e: {"data": Raising(9, e), "num_workers": 0},
+    "__getitem__ in a worker": lambda e: {"data": Raising(9, e), "num_workers": 1},
+    "__getitem__ behind a cache": lambda e: {"data": lf.open(Raising(9, e), thread_safe=True), "cache": "1MiB"},
+    "the first __getitem__": lambda e: {"data": Raising(0, e), "num_workers": 0},
+    "__getitems__": lambda e: {"data": RaisingTogether(9, e), "num_workers": 0},
+    "__len__": lambda e: {"data": RaisingLength(e)},
+    "collate_fn": lambda e: {"data": Items(), "num_workers": 0, "collate_fn": at(2, e, stacked)},
+    "collate_fn in a worker": lambda e: {"data": Items(), "num_workers": 1, "collate_fn": at(2, e, stacked)},
+    "collate_fn of arrays": lambda e: {"data": ARRAYS, "collate_fn": at(2, e, stacked)},
+    "collate_fn of a stream": lambda e: {"data": Stream(), "num_workers": 0, "collate_fn": at(2, e, stacked)},
+    "collate_fn of a stream in a worker": lambda e: {"data": Stream(), "num_workers": 1, "collate_fn": at(2, e, stacked)},
+    "transform": lambda e: {"data": ARRAYS, "transform": at(2, e)},
+    "worker_init_fn": lambda e: {"data": Items(), "num_workers": 1, "worker_init_fn": at(0, e)},
+    "worker_init_fn behind a cache": lambda e: {"data": Items(), "num_workers": 1, "cache": "1MiB", "worker_init_fn": at(0, e)},
+    "worker_init_fn of a stream": lambda e: {"data": Stream(), "num_workers": 1, "worker_init_fn": at(0, e)},
+    "sampler": lambda e: {"data": ARRAYS, "sampler": Draws(e)},
+    "batch_sampler": lambda e: {"data": ARRAYS, "batch_sampler": ([k] for k in Draws(e)), "batch_size": None},
+}  # fmt: skip
+RAISED = [StopIteration(), StopIteration(3), StopAsyncIteration(), IndexError("9"), KeyError(9), ValueError("\udcff"), OSError(5, "io"),
+          EOFError(), GeneratorExit(), Preempted(), lf.SampleError("x"), lf.Error("x")]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("where", CALLBACKS)
+def test_a_loop_that_ends_without_an_error_has_delivered_the_epoch(where):
+    """Whatever a function of the user's raises. As PEP 479 has it, that is no StopIteration by the time it leaves."""
+    for error in RAISED if "worker" not in where else [*RAISED[:2], Preempted()]:
+        for on_error in ("raise", "skip", "substitute")[: 1 if "stream" in where else 3]:
+            keywords = {"batch_size": BATCH, "stats": False, "on_error": on_error} | CALLBACKS[where](error)
+            keywords = {k: v for k, v in keywords.items() if v is not None and ("stream" not in where or k != "on_error")}
+            got, bad = 0, 0
+            try:
+                with contextlib.closing(lf.Loader(**keywords)) as loader:
+                    for batch in loader:
+                        got += len(batch[0])
+                    bad = len(loader.bad_samples()) if on_error == "skip" and "stream" not in where else 0
+            except BaseException as raised:
+                assert not isinstance(raised, StopIteration) and "bug" not in str(raised), (error, on_error)
+            else:
+                assert got + bad == SAMPLES, (error, on_error)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

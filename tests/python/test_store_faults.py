@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 import lossfeed as lf
+from web_double import Web
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "chaos"))
 from fault_store import FAULTS, QUICK, FaultStore  # noqa: E402
@@ -96,6 +97,10 @@ def test_what_no_tag_tells_a_checksum_does(name):
         store._schedule["*"] = [name] * 100
         with pytest.raises(lf.SampleError, match="has the checksum [0-9a-f]{8} where the index has"):
             delivered(data)
+        # As often as any answer that is wrong.
+        store._schedule["*"] = [name] * 3
+        right(data)
+        store._schedule["*"] = [name] * 100
         # Of what comes together the damage may hit what lies between samples, where it does no harm.
         try:
             right(together)
@@ -104,6 +109,30 @@ def test_what_no_tag_tells_a_checksum_does(name):
         # Without checksums nothing can tell (or the decoder does): that is what they are for.
         with pytest.raises((AssertionError, lf.Error)):
             right(plain)
+
+
+def test_a_picture_that_comes_damaged_thrice_is_right_in_the_end():
+    """With the right length and tag: its decoder alone finds it. As many tries as for every wrong answer."""
+    body, times = tar(0, 8), {}
+
+    def answer(request, _):
+        first, last = (int(at) for at in request.range.removeprefix("bytes=").split("-")) if request.range else (0, len(body) - 1)
+        found = body[first : last + 1]
+        if most and len(found) < len(body):
+            times[first] = times.get(first, 0) + 1
+            found = found if times[first] > most else bytes(byte ^ 0x55 for byte in found)
+        return 206, found, {"ETag": '"x"', "Content-Range": f"bytes {first}-{first + len(found) - 1}/{len(body)}"}
+
+    most = 0
+    with Web({"x.tar": body}, answers={"/x.tar": lambda r, s: answer(r, s) if r.range else (200, body, {"ETag": '"x"'})}) as web:
+        data = lf.open(web.url + "/x.tar", coalesce=False, hedge=False, **QUICKLY)
+        for most in (1, 3):
+            times.clear()
+            right(data, read_ahead=0)
+            assert max(times.values()) == most + 1
+        most = 100
+        with pytest.raises(lf.SampleError):
+            delivered(data, read_ahead=0)
 
 
 def test_many_faults_at_once_lose_and_confuse_nothing():

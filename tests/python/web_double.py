@@ -25,6 +25,7 @@ class Request(NamedTuple):
     query: str
     range: str | None
     authorization: str | None
+    headers: Mapping[str, str] = {}
 
 
 class Web:
@@ -112,7 +113,8 @@ class _Handler(BaseHTTPRequestHandler):
         url = urllib.parse.urlsplit(self.path)
         path = urllib.parse.unquote(url.path)
         sent = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
-        request = Request(self.command, path, url.query, self.headers.get("Range"), self.headers.get("Authorization"))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        request = Request(self.command, path, url.query, headers.get("range"), headers.get("authorization"), headers)
         in_parts = web.note(request)
         if path in web.answers:
             self._say(*web.answers[path](request, sent))

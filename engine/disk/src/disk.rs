@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lossfeed_control::error::{Error, Result};
 use lossfeed_sync::{Condvar, Mutex};
@@ -68,7 +68,8 @@ pub struct Numbers {
     pub written_bytes: u64,
     /// Records that were not written: the queue was full, writing has ended, or they are too large.
     pub dropped: u64,
-    /// Records that were not written because what is there is worth as much, or another process held the folder's lock.
+    /// Records that were not written because what is there is worth as much, the disk has to keep room for others, or
+    /// another process held the folder's lock.
     pub declined: u64,
     /// Segments that gave way.
     pub evicted_segments: u64,
@@ -132,7 +133,7 @@ impl Disk {
         read: Arc<dyn ReadAt>,
         patience: Duration,
     ) -> Result<Self> {
-        let folder = Folder::open(&settings.folder)?;
+        let folder = Arc::new(Folder::open(&settings.folder)?);
         let shared = Arc::new(Shared {
             folder,
             shelf: Shelf::default(),
@@ -149,7 +150,10 @@ impl Disk {
             news: Condvar::new(),
             settled: Condvar::new(),
             off: AtomicBool::new(false),
+            begun: Instant::now(),
             declined_until_ms: AtomicU64::new(0),
+            #[cfg(test)]
+            spare: AtomicU64::new(u64::MAX),
             asked_us: AtomicU64::new(0),
         });
         let mut writer = Writer::new(Arc::clone(&shared), write);
@@ -271,6 +275,14 @@ impl Disk {
         while queue.busy || !queue.items.is_empty() {
             self.shared.settled.wait(&mut queue);
         }
+    }
+
+    /// Looks around now.
+    #[cfg(test)]
+    pub(crate) fn look(&self) {
+        self.shared.queue.lock().items.push_back(Item::Look);
+        self.shared.news.notify_one();
+        self.settle();
     }
 
     /// Records that can be read.

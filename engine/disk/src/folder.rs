@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use lossfeed_control::error::{Error, Result};
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 
 /// A lock is asked for so often, with a pause between: its holder may be a process that was stopped.
@@ -42,6 +42,10 @@ pub(crate) struct Listed {
     /// When anybody read it last, since 1970.
     pub(crate) used: Duration,
 }
+
+/// What is left free on the disk: this part of it, and no more than so many bytes.
+const FREE_PART: u64 = 20;
+const FREE_MAX: u64 = 10 << 30;
 
 /// A directory that belongs to us and that nobody else can write to.
 pub(crate) struct Folder {
@@ -139,6 +143,29 @@ impl Folder {
         if ours { Ok(file) } else { Err(io::ErrorKind::PermissionDenied.into()) }
     }
 
+    /// Opens the file of a segment that was complete when it was looked at, or was not.
+    pub(crate) fn either(&self, name: Name) -> io::Result<File> {
+        match self.file(name) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => self.file(Name { complete: !name.complete, ..name }),
+            opened => opened,
+        }
+    }
+
+    /// Marks a segment as read at `used`.
+    pub(crate) fn touch(&self, name: Name, used: Duration) -> io::Result<()> {
+        let omitted = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+        let used = Timespec { tv_sec: used.as_secs() as i64, tv_nsec: used.subsec_nanos().into() };
+        let times = Timestamps { last_access: omitted, last_modification: used };
+        Ok(rustix::fs::utimensat(&self.fd, name.text(), &times, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    /// The bytes that may be written before less is free than is left free.
+    pub(crate) fn spare(&self) -> io::Result<u64> {
+        let disk = rustix::fs::fstatvfs(&self.fd)?;
+        let reserve = (disk.f_blocks * disk.f_frsize / FREE_PART).min(FREE_MAX);
+        Ok((disk.f_bavail * disk.f_frsize).saturating_sub(reserve))
+    }
+
     /// Makes a segment's file and locks it. Call it under the folder's lock, with a name that the folder does not have.
     pub(crate) fn create(&self, name: Name) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -154,6 +181,12 @@ impl Folder {
         let complete = Name { complete: true, ..name };
         rustix::fs::renameat(&self.fd, name.text(), &self.fd, complete.text())?;
         Ok(complete)
+    }
+
+    /// The other way round, for who owns it: more is written to it.
+    pub(crate) fn reopen(&self, name: Name) -> io::Result<()> {
+        let open = Name { complete: false, ..name };
+        Ok(rustix::fs::renameat(&self.fd, name.text(), &self.fd, open.text())?)
     }
 
     pub(crate) fn remove(&self, name: Name) -> io::Result<()> {

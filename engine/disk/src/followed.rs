@@ -30,7 +30,12 @@ pub(crate) struct News {
 
 impl Followed {
     pub(crate) fn new(segment: Arc<Segment>) -> Self {
-        Self { segment, end: HEAD.len() as u64, cost_us: 0 }
+        Self::from(segment, HEAD.len() as u64, 0)
+    }
+
+    /// One that was complete, as far as its records went, and is written to again.
+    pub(crate) fn from(segment: Arc<Segment>, end: u64, cost_us: u64) -> Self {
+        Self { segment, end, cost_us }
     }
 
     /// Reads on. `listed`: as it is in the folder now. With the folder's lock (`locked`) one whose writer has died is
@@ -41,25 +46,25 @@ impl Followed {
     pub(crate) fn look(&mut self, folder: &Folder, listed: &Listed, locked: bool, now: Duration) -> io::Result<News> {
         let Self { segment, end, cost_us } = self;
         if listed.name.complete
-            && let Some(Contents { mut entries, cost_us }) = segment.contents()
+            && let Some(Contents { mut entries, cost_us, end: read_to }) = segment.contents()
         {
             // What was read before may have been forgotten since.
             entries.retain(|entry| u64::from(entry.at) * ALIGNMENT >= *end);
-            segment.ended(listed.bytes, cost_us, now);
+            segment.ended(listed.bytes, read_to, cost_us, now);
             return Ok(News { entries, over: true });
         }
-        let (found, read_to) = segment::scan_from(&segment.file, *end)?;
-        (*end, *cost_us) = (read_to, *cost_us + found.cost_us);
+        let file = segment.file()?;
+        let found = segment::scan_from(&file, *end)?;
+        (*end, *cost_us) = (found.end, *cost_us + found.cost_us);
         let mut news = News { entries: found.entries, over: listed.name.complete };
         let mut bytes = listed.bytes;
         // Its writer may have completed it since it was listed, and gone: then it has another name.
-        if !news.over && locked && own(&segment.file) && folder.file(listed.name).is_ok() {
-            let (whole, end) = segment::scan(&segment.file)?;
-            bytes = segment::end(folder, listed.name, &segment.file, &whole, end)?;
+        if !news.over && locked && own(&file) && folder.file(listed.name).is_ok() {
+            bytes = segment::end(folder, listed.name, &file, &segment::scan(&file)?)?;
             news.over = true;
         }
         if news.over {
-            segment.ended(bytes, *cost_us, now);
+            segment.ended(bytes, *end, *cost_us, now);
         }
         Ok(news)
     }

@@ -4,12 +4,10 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
-use std::time::Duration;
 
-use crate::folder::{Listed, Name};
 use crate::format::{self, ALIGNMENT, ENTRY, HEAD, RECORD_HEAD, TAIL};
 use crate::read_at::System;
-use crate::segment::{Contents, Segment, contents, scan};
+use crate::segment::{Contents, contents, read_record, scan};
 
 /// A segment, as it lies and with its checksums put right: records that lie within it, are sound, and are found again
 /// when it was ended behind the last of them.
@@ -22,7 +20,8 @@ pub fn segment(bytes: &[u8]) {
             let end = |at: u32, bytes: u32| u64::from(at) * ALIGNMENT + format::padded(bytes as usize);
             assert!(entries.iter().all(|entry| end(entry.at, entry.bytes) <= length));
         }
-        let Ok((found, end)) = scan(&file) else { return };
+        let Ok(found) = scan(&file) else { return };
+        let end = found.end;
         assert!(found.entries.is_empty() || end <= length, "records behind its end");
         let mut next = HEAD.len() as u64;
         for entry in &found.entries {
@@ -38,12 +37,11 @@ pub fn segment(bytes: &[u8]) {
         let written = file.set_len(end).and_then(|()| file.write_all_at(&footer, end));
         let again = contents(&file).filter(|_| written.is_ok());
         assert!(again.is_some_and(|again| again.entries == found.entries && again.cost_us == found.cost_us));
-        let listed = Listed { name: Name { born: 1, complete: true }, bytes: end, used: Duration::ZERO };
-        let segment = Segment::new(0, &listed, file, found.cost_us);
         for entry in &found.entries {
             let mut data = vec![0; entry.bytes as usize];
-            assert!(segment.read(&System::default(), entry.at, entry.key, &mut data).is_ok(), "{entry:?}");
-            assert!(segment.read(&System::default(), entry.at, entry.key ^ 1, &mut data).is_err(), "another's record");
+            let mut read = |key| read_record(&System::default(), &file, entry.at, key, &mut data).is_ok();
+            assert!(read(entry.key), "{entry:?}");
+            assert!(!read(entry.key ^ 1), "another's record");
         }
     }
 }
@@ -101,7 +99,7 @@ mod tests {
         let folder: std::path::PathBuf = folder.iter().collect();
         let all = std::fs::read_dir(folder).unwrap().map(|entry| std::fs::read(entry.unwrap().path()).unwrap());
         let seeds = seeds();
-        let records = |bytes: &[u8]| scan(&in_memory(bytes).unwrap()).unwrap().0.entries.len();
+        let records = |bytes: &[u8]| scan(&in_memory(bytes).unwrap()).unwrap().entries.len();
         assert_eq!(seeds.iter().map(|seed| records(seed)).collect::<Vec<_>>(), [3, 4, 4, 0]);
         let complete = |bytes: &[u8]| contents(&in_memory(bytes).unwrap()).is_some();
         assert_eq!(seeds.iter().map(|seed| complete(seed)).collect::<Vec<_>>(), [false, false, true, true]);

@@ -7,7 +7,7 @@
 //! shelf.rs    which record lies where                       policy.rs   which segment gives way (pure)
 //! writer.rs   the thread that writes, drops and looks around
 //! segment.rs  one file of records: read, recovered, ended   format.rs   its bytes
-//! followed.rs one that another process is writing
+//! followed.rs one that another process is writing           open_files.rs  which files are open
 //! folder.rs   the folder: its lock, whose files they are, which segments there are
 //! ```
 //!
@@ -23,8 +23,12 @@
 //! sample is dropped and counted. One thread writes. Nothing is ever flushed to the device: after a power cut any part
 //! of what was written last may be missing or zero, which a footer's or a record's checksum tells, so it costs fetches
 //! and nothing else. A process that is killed leaves a segment without a footer; whoever opens the folder next reads
-//! it record by record up to the first bad one, and ends it there. When the disk is full, or refuses, writing ends
-//! with one warning and reading goes on.
+//! it record by record up to the first bad one, and ends it there. A run that ends early leaves a short segment, and the
+//! next one to write goes on in it.
+//!
+//! What is written leaves room on the disk: a twentieth of it, 10 GiB at most, which the run's checkpoints may need.
+//! While less is free, or the disk is full, nothing is written, with one warning; it is tried again every ten seconds.
+//! When the disk refuses otherwise, writing ends for good. Reading goes on either way.
 //!
 //! # Reading
 //! [`Disk::read_all`] waits for a disk no longer than its caller likes. What the page cache has is read by the caller
@@ -56,12 +60,15 @@ mod followed_tests;
 mod format;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod open_files;
 mod policy;
 mod read_at;
 mod readers;
 mod reading;
 mod segment;
 mod shared;
+#[cfg(test)]
+mod sharing_tests;
 mod shelf;
 #[cfg(test)]
 mod tests;

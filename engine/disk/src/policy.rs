@@ -44,12 +44,13 @@ impl Worth {
         Self { log2: (cost_us as f64).log2(), at }
     }
 
-    /// Adds uses that saved `cost_us` in all, now.
+    /// Adds uses that saved `cost_us` in all, now. The clock may have been set back since the last call.
     pub(crate) fn add(&mut self, cost_us: u64, now: Duration) {
         if cost_us > 0 {
             let before = self.log2_at(now).exp2();
-            *self = Self { log2: (before + cost_us as f64).log2(), at: now.max(self.at) };
+            *self = Self { log2: (before + cost_us as f64).log2(), at: now };
         }
+        self.at = self.at.min(now);
     }
 
     pub(crate) fn log2_at(&self, now: Duration) -> f64 {
@@ -126,6 +127,11 @@ mod tests {
         assert!((worth.log2_at(HALF_LIFE) - 1000f64.log2()).abs() < 1e-9);
         let years = 100_000 * HALF_LIFE;
         assert!(worth.log2_at(years) > Worth::new(1000, NOW).log2_at(years));
+        let mut ahead = Worth::new(1000, years);
+        for cost_us in [0, 1000] {
+            ahead.add(cost_us, NOW);
+            assert_eq!(ahead.log2_at(HALF_LIFE), ahead.log2_at(NOW) - 1.0, "by a clock that was set back");
+        }
         let mut none = Worth::new(0, NOW);
         none.add(0, HALF_LIFE);
         assert_eq!(none.log2_at(years), f64::NEG_INFINITY);

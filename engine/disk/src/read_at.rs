@@ -62,6 +62,8 @@ pub(crate) enum Trouble {
     Damaged,
     /// It could not be read.
     Failed(io::Error),
+    /// Another process has dropped its segment.
+    Gone,
 }
 
 impl From<io::Error> for Trouble {

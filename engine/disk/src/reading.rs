@@ -143,7 +143,7 @@ impl Disk {
         match outcome {
             Ok(_) => reads.answers += 1,
             Err(Trouble::Failed(_)) => reads.failures += 1,
-            Err(Trouble::Damaged) => {}
+            Err(Trouble::Damaged | Trouble::Gone) => {}
         }
         self.count(found, outcome, bytes)
     }

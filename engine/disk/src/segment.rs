@@ -1,16 +1,18 @@
 //! One file of records.
 
-use std::fs::{File, FileTimes};
+use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use lossfeed_sync::Mutex;
 
 use crate::Key;
 use crate::folder::{Folder, Listed, Name};
 use crate::format::{self, ALIGNMENT, Entry, HEAD, RECORD_HEAD, TAIL};
+use crate::open_files::OpenFile;
 use crate::policy::{Resident, Worth};
 use crate::read_at::{ReadAt, Trouble};
 
@@ -23,7 +25,8 @@ pub(crate) struct Segment {
     pub(crate) number: u32,
     pub(crate) born: u64,
     pub(crate) complete: AtomicBool,
-    pub(crate) file: File,
+    folder: Arc<Folder>,
+    file: Arc<OpenFile>,
     bytes: AtomicU64,
     /// What its records have saved since that was last folded into its worth, µs.
     saved_us: AtomicU64,
@@ -33,24 +36,33 @@ pub(crate) struct Segment {
 struct Value {
     worth: Worth,
     used: Duration,
+    /// Where its records end, and what their fetches took, when it was complete.
+    known: (u64, u64),
 }
 
 /// What was found in a file.
 pub(crate) struct Contents {
     pub(crate) entries: Vec<Entry>,
     pub(crate) cost_us: u64,
+    /// Where its records end.
+    pub(crate) end: u64,
 }
 
 impl Segment {
-    pub(crate) fn new(number: u32, listed: &Listed, file: File, cost_us: u64) -> Self {
+    pub(crate) fn new(number: u32, listed: &Listed, folder: &Arc<Folder>, cost_us: u64) -> Self {
         Self {
             number,
+            folder: Arc::clone(folder),
+            file: Arc::default(),
             born: listed.name.born,
             complete: listed.name.complete.into(),
-            file,
             bytes: listed.bytes.into(),
             saved_us: AtomicU64::new(0),
-            value: Mutex::new(Value { worth: Worth::new(cost_us, listed.used), used: listed.used }),
+            value: Mutex::new(Value {
+                worth: Worth::new(cost_us, listed.used),
+                used: listed.used,
+                known: (HEAD.len() as u64, 0),
+            }),
         }
     }
 
@@ -58,19 +70,45 @@ impl Segment {
         Name { born: self.born, complete: self.complete.load(Relaxed) }
     }
 
-    /// It is complete now, with so many bytes, whose fetches took `cost_us` in all.
-    pub(crate) fn ended(&self, bytes: u64, cost_us: u64, now: Duration) {
+    /// Its file, open.
+    pub(crate) fn file(&self) -> io::Result<Arc<File>> {
+        self.file.get(|| self.folder.either(self.name()))
+    }
+
+    /// Its file is open as `file`.
+    pub(crate) fn is_open(&self, file: &Arc<File>) {
+        self.file.is(file);
+    }
+
+    fn readable(&self) -> Result<Arc<File>, Trouble> {
+        self.file().map_err(|e| if e.kind() == io::ErrorKind::NotFound { Trouble::Gone } else { Trouble::Failed(e) })
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+
+    /// It is complete, and holds this.
+    pub(crate) fn knows(&self, contents: &Contents) {
+        self.value.lock().known = (contents.end, contents.cost_us);
+    }
+
+    /// Where its records ended when it was complete, and what their fetches had taken.
+    pub(crate) fn known(&self) -> (u64, u64) {
+        self.value.lock().known
+    }
+
+    /// It is complete now, with so many bytes. Its records end at `end`, and their fetches took `cost_us` in all.
+    pub(crate) fn ended(&self, bytes: u64, end: u64, cost_us: u64, now: Duration) {
         self.bytes.store(bytes, Relaxed);
         self.complete.store(true, Relaxed);
-        *self.value.lock() = Value { worth: Worth::new(cost_us, now), used: now };
+        *self.value.lock() = Value { worth: Worth::new(cost_us, now), used: now, known: (end, cost_us) };
     }
 
     /// Reads the record at `at` into `into`, which has its length, and tells what its fetch had cost. What stands in
     /// `into` after an error is to be forgotten.
     pub(crate) fn read(&self, read: &dyn ReadAt, at: u32, key: Key, into: &mut [u8]) -> Result<u32, Trouble> {
-        let mut head = [0; RECORD_HEAD];
-        read.whole(&self.file, &mut head, into, u64::from(at) * ALIGNMENT)?;
-        self.checked(&head, key, into)
+        self.saved(read_record(read, &*self.readable()?, at, key, into))
     }
 
     /// The same without waiting for a device; `None` if memory has not all of it.
@@ -81,18 +119,20 @@ impl Segment {
         key: Key,
         into: &mut [u8],
     ) -> Option<Result<u32, Trouble>> {
+        let file = match self.readable() {
+            Ok(file) => file,
+            Err(trouble) => return Some(Err(trouble)),
+        };
         let mut head = [0; RECORD_HEAD];
-        let there = read.cached(&self.file, &mut head, into, u64::from(at) * ALIGNMENT);
-        there.then(|| self.checked(&head, key, into))
+        let there = read.cached(&file, &mut head, into, u64::from(at) * ALIGNMENT);
+        there.then(|| self.saved(sound(&head, key, into)))
     }
 
-    fn checked(&self, head: &[u8; RECORD_HEAD], key: Key, data: &[u8]) -> Result<u32, Trouble> {
-        let said = format::record_head(head).ok_or(Trouble::Damaged)?;
-        if said.key != key || !format::is_sound(head, &said, data) {
-            return Err(Trouble::Damaged);
+    fn saved(&self, read: Result<u32, Trouble>) -> Result<u32, Trouble> {
+        if let Ok(cost_us) = read {
+            self.saved_us.fetch_add(u64::from(cost_us).max(1), Relaxed);
         }
-        self.saved_us.fetch_add(u64::from(said.cost_us).max(1), Relaxed);
-        Ok(said.cost_us)
+        read
     }
 
     /// Folds what was read since the last time into its worth, and lets other processes know that it is in use;
@@ -100,12 +140,13 @@ impl Segment {
     pub(crate) fn fold(&self, now: Duration, used_by_others: Duration) {
         let saved = self.saved_us.swap(0, Relaxed);
         let mut value = self.value.lock();
-        value.used = value.used.max(used_by_others);
+        // The clock may have been set back.
+        value.used = value.used.max(used_by_others).min(now);
+        value.worth.add(saved, now);
         if saved > 0 {
-            value.worth.add(saved, now);
-            value.used = value.used.max(now);
+            value.used = now;
             // Advice to others: if it cannot be given, they think it out of use.
-            let _ = self.file.set_times(FileTimes::new().set_modified(SystemTime::UNIX_EPOCH + now));
+            let _ = self.folder.touch(self.name(), now);
         }
     }
 
@@ -123,8 +164,24 @@ impl Segment {
 
     /// Its records by its footer.
     pub(crate) fn contents(&self) -> Option<Contents> {
-        contents(&self.file)
+        contents(&*self.file().ok()?)
     }
+}
+
+/// Reads the record at `at` of a segment's file, as [`Segment::read`].
+pub(crate) fn read_record(read: &dyn ReadAt, file: &File, at: u32, key: Key, into: &mut [u8]) -> Result<u32, Trouble> {
+    let mut head = [0; RECORD_HEAD];
+    read.whole(file, &mut head, into, u64::from(at) * ALIGNMENT)?;
+    sound(&head, key, into)
+}
+
+/// What the fetch of a record had cost, if it is whole and of `key`.
+fn sound(head: &[u8; RECORD_HEAD], key: Key, data: &[u8]) -> Result<u32, Trouble> {
+    let said = format::record_head(head).ok_or(Trouble::Damaged)?;
+    if said.key != key || !format::is_sound(head, &said, data) {
+        return Err(Trouble::Damaged);
+    }
+    Ok(said.cost_us)
 }
 
 /// What a complete file holds, by its footer; `None` if that is not whole.
@@ -140,21 +197,21 @@ pub(crate) fn contents(file: &File) -> Option<Contents> {
     }
     let mut footer = vec![0; usize::try_from(bytes - tail.footer_at).ok()?];
     file.read_exact_at(&mut footer, tail.footer_at).ok()?;
-    Some(Contents { entries: format::entries(&footer, tail.footer_at)?, cost_us: tail.cost_us })
+    Some(Contents { entries: format::entries(&footer, tail.footer_at)?, cost_us: tail.cost_us, end: tail.footer_at })
 }
 
-/// Reads a file without a whole footer record by record, up to the first that is not sound. Also tells where it is.
-pub(crate) fn scan(file: &File) -> io::Result<(Contents, u64)> {
+/// Reads a file without a whole footer record by record, up to the first that is not sound.
+pub(crate) fn scan(file: &File) -> io::Result<Contents> {
     scan_from(file, HEAD.len() as u64)
 }
 
 /// The same from a record on that begins at `at`, which is where an earlier scan ended.
-pub(crate) fn scan_from(file: &File, mut at: u64) -> io::Result<(Contents, u64)> {
+pub(crate) fn scan_from(file: &File, at: u64) -> io::Result<Contents> {
     let bytes = file.metadata()?.len();
-    let mut found = Contents { entries: Vec::new(), cost_us: 0 };
+    let mut found = Contents { entries: Vec::new(), cost_us: 0, end: at };
     let mut head = [0; HEAD.len()];
     if file.read_exact_at(&mut head, 0).is_err() || head != *HEAD {
-        return Ok((found, at));
+        return Ok(found);
     }
     let mut reader = BufReader::with_capacity(PIECE, At { file, position: at });
     let mut data = Vec::new();
@@ -164,27 +221,28 @@ pub(crate) fn scan_from(file: &File, mut at: u64) -> io::Result<(Contents, u64)>
             break;
         }
         let Some(said) = format::record_head(&head) else { break };
-        let next = at + format::padded(said.bytes as usize);
+        let next = found.end + format::padded(said.bytes as usize);
         // A length that the file does not hold is not believed, nor given memory.
         if next > bytes {
             break;
         }
-        data.resize((next - at) as usize - RECORD_HEAD, 0);
+        data.resize((next - found.end) as usize - RECORD_HEAD, 0);
         if reader.read_exact(&mut data).is_err()
             || !format::is_sound(&head, &said, data.get(..said.bytes as usize).unwrap_or_default())
         {
             break;
         }
-        let Ok(units) = u32::try_from(at / ALIGNMENT) else { break };
+        let Ok(units) = u32::try_from(found.end / ALIGNMENT) else { break };
         found.entries.push(Entry { key: said.key, at: units, bytes: said.bytes });
         found.cost_us += u64::from(said.cost_us);
-        at = next;
+        found.end = next;
     }
-    Ok((found, at))
+    Ok(found)
 }
 
-/// Ends a file whose records end at `end`, and gives it its complete name.
-pub(crate) fn end(folder: &Folder, name: Name, file: &File, contents: &Contents, end: u64) -> io::Result<u64> {
+/// Ends a file, and gives it its complete name. Answers how many bytes it has.
+pub(crate) fn end(folder: &Folder, name: Name, file: &File, contents: &Contents) -> io::Result<u64> {
+    let end = contents.end;
     let footer = format::footer(&contents.entries, end, contents.cost_us);
     // What lies behind the records, of a write that was cut, must not be behind the footer.
     file.set_len(end)?;

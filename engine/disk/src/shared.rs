@@ -3,26 +3,35 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use lossfeed_sync::{Condvar, Mutex};
 
 use crate::Key;
-use crate::folder::{Folder, now};
+use crate::folder::Folder;
 use crate::policy::Policy;
 use crate::read_at::ReadAt;
 use crate::shelf::Shelf;
 
 /// What the thread is asked for.
 pub(crate) enum Item {
-    Keep { key: Key, cost_us: u32, data: Box<[u8]> },
-    Forget { key: Key },
+    Keep {
+        key: Key,
+        cost_us: u32,
+        data: Box<[u8]>,
+    },
+    Forget {
+        key: Key,
+    },
+    #[cfg(test)]
+    Look,
 }
 
 impl Item {
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Item::Keep { data, .. } => data.len(),
-            Item::Forget { .. } => 0,
+            _ => 0,
         }
     }
 }
@@ -56,7 +65,7 @@ pub(crate) struct Counts {
 
 /// What callers and the writing thread share.
 pub(crate) struct Shared {
-    pub(crate) folder: Folder,
+    pub(crate) folder: Arc<Folder>,
     pub(crate) shelf: Shelf,
     pub(crate) policy: Policy,
     pub(crate) limit_bytes: u64,
@@ -78,16 +87,26 @@ pub(crate) struct Shared {
     pub(crate) settled: Condvar,
     /// Nothing is written any more: the disk refused.
     pub(crate) off: AtomicBool,
-    /// Until then nothing is worth being written, ms since 1970.
+    /// By which pauses are measured: a clock on the wall may be set.
+    pub(crate) begun: Instant,
+    /// Until then nothing is written, ms since it begun: it is not worth it, or there is no room.
     pub(crate) declined_until_ms: AtomicU64,
+    /// The bytes that a test leaves on the disk.
+    #[cfg(test)]
+    pub(crate) spare: AtomicU64,
     /// What all requests since the last look would have cost as fetches, µs.
     pub(crate) asked_us: AtomicU64,
 }
 
 impl Shared {
-    /// Whether nothing is worth being written for now, or nobody could find out.
+    /// Whether nothing is written for now.
     pub(crate) fn declines(&self) -> bool {
-        (now().as_millis() as u64) < self.declined_until_ms.load(Relaxed)
+        (self.begun.elapsed().as_millis() as u64) < self.declined_until_ms.load(Relaxed)
+    }
+
+    /// Nothing is written for so long.
+    pub(crate) fn decline(&self, pause: Duration) {
+        self.declined_until_ms.store((self.begun.elapsed() + pause).as_millis() as u64, Relaxed);
     }
 
     /// The forgetting of `key` is queued.

@@ -15,13 +15,14 @@ use crate::policy::{self, Policy, Worth};
 use crate::segment::{self, Contents, Segment};
 use crate::shared::{Item, Shared};
 
-/// How often the folder is looked at, and for how long nothing is written once nothing was worth it.
+/// How often the folder is looked at, and for how long nothing is written once nothing was worth it or had room.
 const LOOK_AROUND: Duration = Duration::from_secs(10);
 /// Records are gathered until they make a write of this size, or nothing more is queued.
 const WRITE_BYTES: usize = 1 << 20;
-/// Segments are kept open, and many short runs leave many short segments: then the shortest gives way. A process may
-/// have 1024 files open by default.
+/// All are listed at every look. Where there are more the shortest gives way.
 const SEGMENTS_MAX: usize = 256;
+/// A complete segment of less than this part of a whole one is written to again.
+const SHORT_PART: u64 = 2;
 
 /// Writes bytes at a position of a file.
 pub(crate) type WriteAt = Box<dyn FnMut(&File, &[u8], u64) -> io::Result<()> + Send>;
@@ -29,9 +30,10 @@ pub(crate) type WriteAt = Box<dyn FnMut(&File, &[u8], u64) -> io::Result<()> + S
 /// The segment under way.
 struct Active {
     segment: Arc<Segment>,
+    /// Open, and locked, as long as it is written.
+    file: Arc<File>,
+    /// What is written.
     contents: Contents,
-    /// Where its written records end.
-    end: u64,
     /// What comes next, and its entries: not written yet.
     gathered: Vec<u8>,
     coming: Vec<Entry>,
@@ -40,10 +42,17 @@ struct Active {
 }
 
 impl Active {
+    fn new(segment: Arc<Segment>, file: File, contents: Contents) -> Self {
+        let file = Arc::new(file);
+        segment.is_open(&file);
+        let (gathered, coming) = (Vec::new(), Vec::new());
+        Self { segment, file, contents, gathered, coming, coming_cost_us: 0, coming_data_bytes: 0 }
+    }
+
     /// Its bytes, if it ended after another record of so many.
     fn bytes_with(&self, data: usize) -> u64 {
         let listed = (self.contents.entries.len() + self.coming.len()) * format::ENTRY;
-        self.end + self.gathered.len() as u64 + (listed + TAIL) as u64 + record_bytes(data)
+        self.contents.end + self.gathered.len() as u64 + (listed + TAIL) as u64 + record_bytes(data)
     }
 }
 
@@ -57,12 +66,14 @@ pub(crate) struct Writer {
     /// What the dataset's samples are asked for, as fetches would have cost.
     demand: Worth,
     looked: Instant,
+    /// It was told that the disk has no room.
+    full: bool,
 }
 
 impl Writer {
     pub(crate) fn new(shared: Arc<Shared>, write: WriteAt) -> Self {
         let (demand, looked) = (Worth::new(0, now()), Instant::now());
-        Self { shared, write, active: None, followed: Vec::new(), next_number: 0, demand, looked }
+        Self { shared, write, active: None, followed: Vec::new(), next_number: 0, demand, looked, full: false }
     }
 
     /// Brings the index up to what lies in the folder, and the folder to its limit.
@@ -70,7 +81,7 @@ impl Writer {
         // Another process that holds the lock for seconds was stopped: what is complete can be read all the same.
         let lock = self.shared.folder.lock();
         let opened = self.look_around(lock.is_ok()).and_then(|()| match &lock {
-            Ok(_) => self.make_room(0, true).map(drop),
+            Ok(_) => self.make_room(0, true, None).map(drop),
             Err(_) => Ok(()),
         });
         if let Err(e) = opened {
@@ -91,6 +102,8 @@ impl Writer {
                         self.shared.end_forgetting(key);
                     }
                     Item::Keep { key, cost_us, data } => self.keep(key, cost_us, &data),
+                    #[cfg(test)]
+                    Item::Look => drop(self.look_around(false)),
                 }
                 self.shared.beats.fetch_add(1, Relaxed);
             }
@@ -148,7 +161,7 @@ impl Writer {
             counter.fetch_add(1, Relaxed);
             return;
         };
-        let at = (active.end + active.gathered.len() as u64) / ALIGNMENT;
+        let at = (active.contents.end + active.gathered.len() as u64) / ALIGNMENT;
         active.coming.push(Entry { key, at: at as u32, bytes: data.len() as u32 });
         active.coming_cost_us += u64::from(cost_us);
         active.coming_data_bytes += data.len() as u64;
@@ -160,22 +173,29 @@ impl Writer {
 
     /// Writes what was gathered; from then on it can be read.
     fn write_gathered(&mut self) {
+        let room = self.room();
         let Some(active) = self.active.as_mut().filter(|a| !a.gathered.is_empty()) else { return };
         let counts = &self.shared.counts;
-        match (self.write)(&active.segment.file, &active.gathered, active.end) {
+        let written = match room.and_then(|room| room.checked_sub(active.gathered.len() as u64).ok_or_else(full)) {
+            Ok(_) => (self.write)(&active.file, &active.gathered, active.contents.end),
+            Err(e) => Err(e),
+        };
+        match written {
             Ok(()) => {
+                self.full = false;
                 self.shared.shelf.publish(active.segment.number, &active.coming);
                 counts.written.fetch_add(active.coming.len() as u64, Relaxed);
                 counts.written_bytes.fetch_add(active.coming_data_bytes, Relaxed);
                 counts.bytes.fetch_add(active.gathered.len() as u64, Relaxed);
-                active.end += active.gathered.len() as u64;
+                active.contents.end += active.gathered.len() as u64;
                 active.contents.entries.append(&mut active.coming);
                 active.contents.cost_us += active.coming_cost_us;
             }
             Err(e) => {
-                counts.dropped.fetch_add(active.coming.len() as u64, Relaxed);
+                let counter = if is_full(&e) { &counts.declined } else { &counts.dropped };
+                counter.fetch_add(active.coming.len() as u64, Relaxed);
                 active.coming.clear();
-                self.turn_off(&e);
+                self.refused(&e);
             }
         }
         if let Some(active) = &mut self.active {
@@ -194,9 +214,9 @@ impl Writer {
             self.shared.shelf.remove(&active.segment);
             return;
         }
-        match segment::end(&self.shared.folder, name, &active.segment.file, &active.contents, active.end) {
-            Ok(bytes) => active.segment.ended(bytes, active.contents.cost_us, now()),
-            Err(e) => self.turn_off(&e),
+        match segment::end(&self.shared.folder, name, &active.file, &active.contents) {
+            Ok(bytes) => active.segment.ended(bytes, active.contents.end, active.contents.cost_us, now()),
+            Err(e) => self.refused(&e),
         }
     }
 
@@ -204,21 +224,49 @@ impl Writer {
     fn begin(&mut self) {
         match self.try_begin() {
             Ok(Some(active)) => self.active = Some(active),
-            Ok(None) => self.decline(),
+            Ok(None) => self.shared.decline(LOOK_AROUND),
             // Somebody holds the lock for long, or began one in the same nanosecond: later.
-            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::AlreadyExists) => self.decline(),
-            Err(e) => self.turn_off(&e),
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::AlreadyExists) => {
+                self.shared.decline(LOOK_AROUND);
+            }
+            Err(e) => self.refused(&e),
         }
     }
 
-    fn decline(&self) {
-        self.shared.declined_until_ms.store((now() + LOOK_AROUND).as_millis() as u64, Relaxed);
+    /// The bytes that may be written now.
+    fn room(&self) -> io::Result<u64> {
+        #[cfg(test)]
+        return Ok(self.shared.spare.load(Relaxed));
+        #[cfg(not(test))]
+        self.shared.folder.spare()
+    }
+
+    /// A write was refused: for now, or for good.
+    fn refused(&mut self, e: &io::Error) {
+        if !is_full(e) {
+            return self.turn_off(e);
+        }
+        self.shared.decline(LOOK_AROUND);
+        if !std::mem::replace(&mut self.full, true) {
+            tracing::warn!(
+                target: "lossfeed::disk",
+                folder = %self.shared.folder.path().display(),
+                "the disk tier's disk has less free than a twentieth (10 GiB at most), which is left to others: nothing is written \
+                 until there is more"
+            );
+        }
     }
 
     fn try_begin(&mut self) -> io::Result<Option<Active>> {
         let lock = self.shared.folder.lock()?;
+        if self.room()? == 0 {
+            return Err(full());
+        }
         self.look_around(true)?;
-        if !self.make_room(self.shared.segment_bytes, false)? {
+        if let Some(active) = self.go_on()? {
+            return Ok(Some(active));
+        }
+        if !self.make_room(self.shared.segment_bytes, false, None)? {
             return Ok(None);
         }
         let name = Name { born: now().as_nanos() as u64, complete: false };
@@ -226,17 +274,35 @@ impl Writer {
         drop(lock);
         (self.write)(&file, HEAD, 0)?;
         let listed = Listed { name, bytes: HEAD.len() as u64, used: now() };
-        let segment = Arc::new(Segment::new(self.number(), &listed, file, 0));
+        let segment = Arc::new(Segment::new(self.number(), &listed, &self.shared.folder, 0));
         self.shared.shelf.add(Arc::clone(&segment), &[]);
-        Ok(Some(Active {
-            segment,
-            contents: Contents { entries: Vec::new(), cost_us: 0 },
-            end: HEAD.len() as u64,
-            gathered: Vec::new(),
-            coming: Vec::new(),
-            coming_cost_us: 0,
-            coming_data_bytes: 0,
-        }))
+        let contents = Contents { entries: Vec::new(), cost_us: 0, end: HEAD.len() as u64 };
+        Ok(Some(Active::new(segment, file, contents)))
+    }
+
+    /// Begins to write to the longest of the short segments again, if there is one and it is worth it. Under the folder's
+    /// lock.
+    fn go_on(&mut self) -> io::Result<Option<Active>> {
+        let Shared { shelf, folder, segment_bytes, .. } = &*Arc::clone(&self.shared);
+        let mut short = shelf.segments();
+        short.retain(|s| s.complete.load(Relaxed) && s.bytes() < segment_bytes / SHORT_PART);
+        short.sort_by_key(|s| (std::cmp::Reverse(s.bytes()), s.born));
+        for segment in short {
+            // Not one of another user's, and none that another process writes.
+            let Ok(file) = folder.file(segment.name()) else { continue };
+            if !own(&file) {
+                continue;
+            }
+            let Some(contents) = segment::contents(&file) else { continue };
+            if !self.make_room(segment_bytes - segment.bytes(), false, Some(segment.born))? {
+                return Ok(None);
+            }
+            folder.reopen(segment.name())?;
+            segment.complete.store(false, Relaxed);
+            file.set_len(contents.end)?;
+            return Ok(Some(Active::new(segment, file, contents)));
+        }
+        Ok(None)
     }
 
     fn number(&mut self) -> u32 {
@@ -245,18 +311,19 @@ impl Writer {
     }
 
     /// Drops segments until the folder has room for `wanted` bytes more; false if it is not worth it. `anyway` asks
-    /// nobody what they are worth: the limit is kept. Under the folder's lock.
-    fn make_room(&mut self, wanted: u64, anyway: bool) -> io::Result<bool> {
+    /// nobody what they are worth: the limit is kept. The one that was `born` then stays. Under the folder's lock.
+    fn make_room(&mut self, wanted: u64, anyway: bool, born: Option<u64>) -> io::Result<bool> {
         let shared = &self.shared;
         let listed = shared.folder.list()?;
         let reserved = |l: &Listed| if l.name.complete { l.bytes } else { l.bytes.max(shared.segment_bytes) };
         let (mut total, mut count) = (listed.iter().map(reserved).sum::<u64>(), listed.len());
         let now = now();
         let mut residents: Vec<_> = shared.shelf.segments();
-        residents.retain(|s| s.complete.load(Relaxed) && listed.iter().any(|l| l.name == s.name()));
+        residents
+            .retain(|s| s.complete.load(Relaxed) && Some(s.born) != born && listed.iter().any(|l| l.name == s.name()));
         let newcomer =
             if anyway { f64::INFINITY } else { self.demand.log2_at(now) - (shared.dataset_bytes as f64).log2() };
-        while total + wanted > shared.limit_bytes || count >= SEGMENTS_MAX {
+        while total + wanted > shared.limit_bytes || (born.is_none() && count >= SEGMENTS_MAX) {
             let seen: Vec<_> = residents.iter().map(|s| s.resident(now)).collect();
             let crowded = total + wanted <= shared.limit_bytes && shared.policy == Policy::Worth;
             let chosen = if crowded {
@@ -284,7 +351,12 @@ impl Writer {
         self.looked = Instant::now();
         let now = now();
         self.demand.add(self.shared.asked_us.swap(0, Relaxed), now);
-        let listed = self.shared.folder.list()?;
+        let mut listed = self.shared.folder.list()?;
+        // By a clock that was set back since they were read: else they would count as in use until then.
+        for ahead in listed.iter_mut().filter(|l| l.used > now + LOOK_AROUND) {
+            ahead.used = now;
+            let _ = self.shared.folder.touch(ahead.name, now);
+        }
         self.shared.counts.bytes.store(listed_bytes(&listed), Relaxed);
         let known = self.shared.shelf.segments();
         let gone = |born| !listed.iter().any(|l| l.name.born == born);
@@ -293,10 +365,22 @@ impl Writer {
         }
         for segment in &known {
             match listed.iter().find(|l| l.name == segment.name()) {
-                Some(l) => segment.fold(now, l.used),
-                // Another process has dropped it.
-                None if segment.complete.load(Relaxed) => self.shared.shelf.remove(segment),
-                None => {}
+                Some(l) => {
+                    segment.fold(now, l.used);
+                    // Another process has written to it again, and ended it again.
+                    if l.name.complete && l.bytes != segment.bytes() {
+                        let (end, cost_us) = segment.known();
+                        self.followed.push(Followed::from(Arc::clone(segment), end, cost_us));
+                    }
+                }
+                None if !segment.complete.load(Relaxed) => {}
+                // Another process writes to it again, behind what is known of it, or has dropped it.
+                None if listed.iter().any(|l| l.name.born == segment.born) => {
+                    let (end, cost_us) = segment.known();
+                    segment.complete.store(false, Relaxed);
+                    self.followed.push(Followed::from(Arc::clone(segment), end, cost_us));
+                }
+                None => self.shared.shelf.remove(segment),
             }
         }
         self.follow(&listed, locked, now);
@@ -313,16 +397,16 @@ impl Writer {
             };
             let found = if listed.name.complete { segment::contents(&file) } else { None };
             match found {
-                Some(contents) => self.add(listed, file, &contents),
-                None if locked && own(&file) => self.recover(listed, file),
-                None => self.begin_following(listed, file, now),
+                Some(contents) => self.add(listed, &contents),
+                None if locked && own(&file) => self.recover(listed, &file),
+                None => self.begin_following(listed, now),
             }
         }
         Ok(())
     }
 
-    fn begin_following(&mut self, listed: &Listed, file: File, now: Duration) {
-        let segment = Arc::new(Segment::new(self.number(), listed, file, 0));
+    fn begin_following(&mut self, listed: &Listed, now: Duration) {
+        let segment = Arc::new(Segment::new(self.number(), listed, &self.shared.folder, 0));
         self.shared.shelf.add(Arc::clone(&segment), &[]);
         self.followed.push(Followed::new(segment));
         self.follow(std::slice::from_ref(listed), false, now);
@@ -347,29 +431,30 @@ impl Writer {
         });
     }
 
-    fn add(&mut self, listed: &Listed, file: File, contents: &Contents) {
+    fn add(&mut self, listed: &Listed, contents: &Contents) {
         {
             let mut opened = self.shared.opened.lock();
             *opened = (opened.0 + contents.entries.len() as u64, opened.1 + contents.cost_us);
         }
-        let segment = Segment::new(self.number(), listed, file, contents.cost_us);
+        let segment = Segment::new(self.number(), listed, &self.shared.folder, contents.cost_us);
+        segment.knows(contents);
         self.shared.shelf.add(Arc::new(segment), &contents.entries);
     }
 
     /// Ends a segment that was cut; its writer is dead.
-    fn recover(&mut self, listed: &Listed, file: File) {
-        let Ok((contents, end)) = segment::scan(&file) else { return };
+    fn recover(&mut self, listed: &Listed, file: &File) {
+        let Ok(contents) = segment::scan(file) else { return };
         if contents.entries.is_empty() {
             let _ = self.shared.folder.remove(listed.name);
             return;
         }
         // Where it cannot be ended its records can be read all the same, by this process.
-        match segment::end(&self.shared.folder, listed.name, &file, &contents, end) {
+        match segment::end(&self.shared.folder, listed.name, file, &contents) {
             Ok(bytes) => {
                 let complete = Name { complete: true, ..listed.name };
-                self.add(&Listed { name: complete, bytes, ..*listed }, file, &contents);
+                self.add(&Listed { name: complete, bytes, ..*listed }, &contents);
             }
-            Err(_) => self.add(listed, file, &contents),
+            Err(_) => self.add(listed, &contents),
         }
     }
 
@@ -392,6 +477,15 @@ impl Drop for Gone {
         self.0.queue.lock().gone = true;
         self.0.settled.notify_all();
     }
+}
+
+/// As a disk says that has no room left.
+fn full() -> io::Error {
+    io::ErrorKind::StorageFull.into()
+}
+
+fn is_full(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 fn listed_bytes(listed: &[Listed]) -> u64 {

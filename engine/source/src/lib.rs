@@ -46,7 +46,7 @@ pub use wrap::{Concat, Subset};
 #[doc(hidden)]
 pub use decode::resample;
 #[doc(hidden)]
-pub use request::Flow;
+pub use request::{AGAIN, Flow};
 #[doc(hidden)]
 pub use sample::picture_and_tail;
 

@@ -2,14 +2,20 @@
 
 /// `text` without what its addresses carry in secret: `https://user:password@host/path?signature` becomes
 /// `https://***@host/path?***`. What stands before an at sign without a colon is a name where the scheme is no http's,
-/// as in `abfs://container@account.host`.
+/// as in `abfs://container@account.host`. An address of the web that lacks a slash counts as one.
 pub fn without_secrets(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
-    while let Some(at) = rest.find("://") {
-        let (before, after) = rest.split_at(at + 3);
+    while let Some(at) = rest.find(":/") {
+        let whole = rest.get(at..).is_some_and(|rest| rest.starts_with("://"));
+        let (before, after) = rest.split_at(at + if whole { 3 } else { 2 });
         out.push_str(before);
-        let scheme = before.trim_end_matches("://").rsplit(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or("");
+        let scheme =
+            before.trim_end_matches([':', '/']).rsplit(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or("");
+        if !whole && !scheme.to_ascii_lowercase().starts_with("http") {
+            rest = after;
+            continue;
+        }
         let end = after.find(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>')).unwrap_or(after.len());
         let (address, others) = after.split_at(end);
         let (address, secret) = address.split_once('?').map_or((address, ""), |(address, _)| (address, "?***"));
@@ -41,6 +47,7 @@ mod tests {
         for (given, shown) in [
             ("no address", "no address"),
             ("https://me:pw@h/a.tar?sig=1 and s3://b/k@x", "https://***@h/a.tar?*** and s3://b/k@x"),
+            ("https:/me:pw@h/a.tar?sig=1, not c:/me:x@y", "https:/***@h/a.tar?*** not c:/me:x@y"),
             ("HTTPS://token@h/a", "HTTPS://***@h/a"),
             ("https://me:p/w@h:1/a", "https://***@h:1/a"),
             ("https://me:p@w@h/a@b", "https://***@h/a@b"),

@@ -9,14 +9,14 @@ use super::tuning::Tuning;
 use super::{CopyChoice, Dataset, Engine, copy_cost, keeping};
 use crate::arena::Arena;
 use crate::cache::Cache;
-use crate::control::{BufferSetup, Control, Drawing};
+use crate::control::{BufferSetup, Control, Drawing, STAND_INS};
 use crate::device::{self, Cuda, Device, Opened};
 use crate::error::{Error, Result};
 use crate::index::ScoreTable;
 use crate::journal::{Meta, WhenBehind, Writer};
 use crate::ledger::Ledger;
 use crate::loader::checkpoint::WeightUse;
-use crate::loader::{BadSamples, Deliveries, Feed, Images, ReadAhead, RecordSizes};
+use crate::loader::{BadSamples, Deliveries, Feed, Images, NEAREST_MAX, ReadAhead, RecordSizes};
 use crate::policy::{self, Needs, Policy};
 use crate::process::Process;
 use crate::sampler::{self, Batches, Block, Blocks, Circumstances, EpochSize, Pace, Sampler, SamplerSettings};
@@ -205,6 +205,8 @@ impl Checked {
             pool,
             counters: Arc::clone(&counters),
             on_error: settings.on_error,
+            // More of a buffer sampler's would not be there in a resumed run.
+            stand_ins: if settings.sampler.buffer().is_some() { STAND_INS } else { NEAREST_MAX },
             keeps_steps: settings.world_size > 1 || settings.on_error == OnError::Substitute,
             in_place: copy_choice.path != CopyPath::Gathered,
             bad: BadSamples::default(),

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::loader::RecordSizes;
+use crate::interrupt::Wait;
 use crate::settings::CacheForm;
 use crate::source::{Concat, Decoder, Form, ImageMode, Resize, Scratch, Source, picture_and_tail};
 use crate::types::{SampleId, TensorSpec};
@@ -75,8 +76,8 @@ impl Dataset {
     /// # Errors
     /// Whatever reading or decoding it gives.
     pub fn read(&self, id: SampleId) -> Result<(Vec<u8>, Vec<u8>)> {
-        let mut found = Err(Error::internal("a source left a sample out"));
-        self.source.fetch(&[id], &mut |_, answer| {
+        let (mut found, wait) = (Err(Error::internal("a source left a sample out")), Wait::begin());
+        self.source.fetch_by(u64::MAX, &|| wait.ends(), &[id], &mut |_, answer| {
             found = answer.and_then(|payload| {
                 let Some(decoder) = &self.decoder else {
                     let (found, wanted) = (payload.data.len(), self.spec().bytes());
@@ -96,6 +97,9 @@ impl Dataset {
             });
             ControlFlow::Break(())
         });
+        if let Some(error) = wait.error() {
+            return Err(error);
+        }
         found.map_err(|e| Error::new(e.kind(), format!("sample {id} ({})", self.source.name(id))).because(e))
     }
 

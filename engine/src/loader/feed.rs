@@ -55,6 +55,8 @@ pub struct Feed {
     pub on_error: OnError,
     /// Whether every planned batch must come, whatever is bad: the ranks of a run step together.
     pub keeps_steps: bool,
+    /// Batches that are tried in place of one in which nothing is good.
+    pub stand_ins: usize,
     /// Whether cached samples stay where they are, for a device to read them there.
     pub in_place: bool,
     /// The bad samples met so far.

@@ -7,7 +7,7 @@ use super::rows::Rows;
 use super::timesheet::{Timesheet, Work};
 use super::{Batch, Feed};
 use crate::cache::Decision;
-use crate::control::{Plan, STAND_INS};
+use crate::control::Plan;
 use crate::error::{Error, Result};
 use crate::source::Scratch;
 use crate::staging::BatchSlot;
@@ -48,7 +48,7 @@ pub(super) enum Rowful {
 
 /// Other batches that are asked for in place of one in which nothing is good, where the number of steps must stay: a
 /// sampler with a buffer remembers only the last ones.
-const LOOKED_AT: usize = 64;
+pub(crate) const NEAREST_MAX: usize = 64;
 
 impl Feed {
     /// Fills `slot` with the planned batch as it was decided. Once `stopped` says so nobody wants the batch: what was
@@ -80,16 +80,16 @@ impl Feed {
         let others = others.filter(|&number| !planned.plan.range(number).is_empty());
         // None is decided if the pass is over; or if the sampler has a buffer and has forgotten that batch.
         let again = |number| self.cache.decide_again(planned.pass, number, &|id| self.record_bytes(id));
-        for decision in others.take(LOOKED_AT).filter_map(again).take(STAND_INS) {
+        for decision in others.take(NEAREST_MAX).filter_map(again).take(self.stand_ins) {
             slot = match self.fill_rows(planned, decision, slot, scratch, sheet, stopped)? {
                 Rowful::Batch(batch) => return Ok(Filled::Batch(batch)),
                 Rowful::Nothing(slot, _) => slot,
             };
         }
         Err(Error::sample(format!(
-            "batch {} of epoch {}: all of its samples are bad, and so are those of the {STAND_INS} nearest batches, \
-             so nothing can replace it: repair the data",
-            planned.number, planned.plan.epoch
+            "batch {} of epoch {}: all of its samples are bad, and so are those of the {} nearest batches, so nothing can \
+             replace it: repair the data",
+            planned.number, planned.plan.epoch, self.stand_ins
         ))
         .because(first))
     }

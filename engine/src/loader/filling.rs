@@ -9,7 +9,7 @@ use super::timesheet::{Timesheet, Work};
 use crate::arena::{Pins, SlotMut};
 use crate::cache::{Fetched, Landing};
 use crate::error::{Error, ErrorKind, Result};
-use crate::source::{Payload, Scratch};
+use crate::source::{AGAIN, Payload, Scratch};
 use crate::staging::InPlace;
 use crate::types::SampleId;
 use std::cell::Cell;
@@ -187,17 +187,24 @@ impl Filling<'_> {
             going(k)
         };
         sheet.turn(Work::Source);
-        // What came over a network and is no sample is asked for once more: damage on the way passes.
+        // What came over a network and is no sample is asked for again, as often as an answer that is refused sooner:
+        // damage on the way passes.
         let mut again = Vec::new();
         let remote = source.remote();
         let wanted: Vec<SampleId> = asked.iter().map(|&row| ids[row]).collect();
         let mut traffic =
             feed.fetch_unless(&abandoned, &wanted, &mut |k, payload| land(k, payload, remote.then_some(&mut again)));
-        if !again.is_empty() {
-            again.iter().for_each(|&k| answered[k].set(false));
-            let wanted: Vec<SampleId> = again.iter().map(|&k| wanted[k]).collect();
+        for round in 1..=AGAIN {
+            let asked = std::mem::take(&mut again);
+            if asked.is_empty() {
+                break;
+            }
+            asked.iter().for_each(|&k| answered[k].set(false));
+            let wanted: Vec<SampleId> = asked.iter().map(|&k| wanted[k]).collect();
             feed.doubt(&wanted);
-            traffic += source.fetch_by(u64::MAX, &abandoned, &wanted, &mut |k, payload| land(again[k], payload, None));
+            traffic += source.fetch_by(u64::MAX, &abandoned, &wanted, &mut |k, payload| {
+                land(asked[k], payload, (round < AGAIN).then_some(&mut again))
+            });
         }
         feed.counters.store_requests_total.fetch_add(traffic.requests, Relaxed);
         feed.counters.store_vain_bytes_total.fetch_add(traffic.vain_bytes, Relaxed);

@@ -6,6 +6,7 @@ use super::timesheet::{Spent, Timesheet, Work, processor_time};
 use super::{Batch, Feed, Next};
 use crate::control::Plan;
 use crate::error::{Error, Result};
+use crate::interrupt::Wait;
 use crate::source::Scratch;
 use crate::staging::BatchSlot;
 use crate::sync::{AtomicBool, AtomicUsize};
@@ -158,7 +159,7 @@ impl Iteration {
             sheet.turn(Work::Idle);
             match slot {
                 Ok(Some(slot)) => {
-                    if !self.produce(slot, &mut scratch, worker) {
+                    if !self.produce(slot, &mut scratch, worker, None) {
                         self.delivery.unclaim();
                         return;
                     }
@@ -174,8 +175,9 @@ impl Iteration {
         }
     }
 
-    /// Decides and fills the next batch. False when there is none left.
-    fn produce(&self, slot: BatchSlot, scratch: &mut Scratch, worker: usize) -> bool {
+    /// Decides and fills the next batch; what ends the `wait` of the calling thread is the batch's error. False when
+    /// there is none left.
+    fn produce(&self, slot: BatchSlot, scratch: &mut Scratch, worker: usize, wait: Option<Wait>) -> bool {
         let feed = &self.feed;
         let sheet = &self.sheets[worker];
         let (before, computed) = (sheet.spent(), processor_time());
@@ -193,9 +195,9 @@ impl Iteration {
         self.at[worker].store(number, Relaxed);
         let planned = Planned { pass: self.pass, number, plan: &self.plan };
         // A panic would leave the consumer waiting for this batch for ever; `Origins` has landed its flights by then.
-        let stopped = || self.stopped.load(Acquire);
+        let stopped = || self.stopped.load(Acquire) || wait.as_ref().is_some_and(Wait::ends);
         let fill = || feed.fill(&planned, decision, slot, scratch, sheet, &stopped);
-        let filled = catch_unwind(AssertUnwindSafe(fill))
+        let mut filled = catch_unwind(AssertUnwindSafe(fill))
             .unwrap_or_else(|p| {
                 let what = p.downcast_ref::<String>().map(String::as_str).or(p.downcast_ref::<&str>().copied());
                 Err(Error::internal(format!("a loader thread panicked: {}; please report this", what.unwrap_or("?"))))
@@ -206,7 +208,9 @@ impl Iteration {
                 }
                 Ok(filled)
             });
-        if filled.is_err() && stopped() {
+        if let Some(error) = wait.and_then(Wait::error) {
+            filled = Err(error);
+        } else if filled.is_err() && self.stopped.load(Acquire) {
             // Nobody wants it, and why it was left is nobody's error.
             sheet.turn(Work::Idle);
             return false;
@@ -267,7 +271,7 @@ impl Iteration {
             self.sheets[0].turn(Work::Idle);
             match slot {
                 Ok(Some(slot)) => {
-                    if !self.produce(slot, &mut Scratch::default(), 0) {
+                    if !self.produce(slot, &mut Scratch::default(), 0, Some(Wait::begin())) {
                         break;
                     }
                 }

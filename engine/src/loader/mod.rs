@@ -31,6 +31,7 @@ mod window;
 pub use came::Punctual;
 pub use deliveries::{Deliveries, EpochReport};
 pub use feed::{BadSample, BadSamples, Feed};
+pub(crate) use fill::NEAREST_MAX;
 pub use images::Images;
 pub use iteration::Iteration;
 pub use read_ahead::ReadAhead;

@@ -11,13 +11,13 @@ use futures::StreamExt;
 use lossfeed_sync::Mutex;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
-    ReqwestConnector,
 };
 use object_store::{ClientOptions, HeaderValue};
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 use crate::request::failure::{CLOCK_OFF_S, Refused, code, in_our_words, words};
 use crate::request::pages::Pages;
+use super::redirects;
 
 /// As much of an error's page is kept as a person reads.
 const ERROR_BYTES: usize = 4 << 10;
@@ -109,7 +109,7 @@ const SECRET_BYTES_MIN: usize = 6;
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        let client = ReqwestConnector::default().connect(options)?;
+        let client = HttpClient::new(redirects::client(options)?);
         let Self { authorization, query, whole, secrets } = self;
         let (authorization, query, whole, secrets) = (authorization.clone(), query.clone(), *whole, secrets.clone());
         Ok(HttpClient::new(Service { client, authorization, query, whole, secrets, pages: Mutex::default() }))
@@ -146,7 +146,7 @@ impl HttpService for Service {
         let by_time = request.headers().get("authorization").map(HeaderValue::as_bytes);
         let by_time = by_time.is_some_and(|how| how.starts_with(b"AWS4") || how.starts_with(b"SharedKey"));
         let page = page_asked_for(request.uri().query().unwrap_or_default());
-        let (mut parts, body) = self.client.execute(request).await?.into_parts();
+        let (mut parts, body) = redirects::send(&self.client, request).await?.into_parts();
         let now = SystemTime::now();
         let said = |name| parts.headers.get(name).and_then(|value| value.to_str().ok());
         let (modified, date) = (said("last-modified").map(date), said("date").and_then(date));

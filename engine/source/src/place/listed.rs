@@ -84,7 +84,7 @@ impl<L: Listing> ObjectStore for Listed<L> {
                 return Ok::<_, object_store::Error>(None);
             }
             let (found, next) = listing.page(&folder, at).await?;
-            pages.turn(next.as_deref()).map_err(L::failed)?;
+            pages.turn(next.as_deref(), found.is_empty()).map_err(L::failed)?;
             let over = next.is_none();
             Ok(Some((iter(found.into_iter().map(Ok)), (listing, folder, pages, next, over))))
         })

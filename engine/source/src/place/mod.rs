@@ -25,6 +25,8 @@ pub(crate) mod hub;
 #[cfg(feature = "cloud")]
 mod listed;
 mod open;
+#[cfg(feature = "cloud")]
+mod redirects;
 mod store_open;
 
 pub use open::open;

@@ -37,3 +37,4 @@ mod store_whole;
 pub(crate) mod whole;
 
 pub use flow::Flow;
+pub use retry::AGAIN;

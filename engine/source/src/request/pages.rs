@@ -13,6 +13,8 @@ use serde::Deserialize;
 
 use crate::decode::is_image;
 
+/// Pages without an object that may follow each other: a store may skip what was deleted, and not for ever.
+const EMPTY_MAX: usize = 1000;
 /// Names that a warning quotes.
 const NAMED: usize = 5;
 /// The elements that hold an object: of S3 and Google, and of Azure.
@@ -29,6 +31,8 @@ pub(crate) struct Contradiction(pub(crate) String);
 #[derive(Debug, Default)]
 pub(crate) struct Pages {
     tokens: HashSet<String>,
+    /// Pages without an object since the last one with some.
+    empty: usize,
     left_out: u64,
     /// The first of those left out.
     names: Vec<String>,
@@ -84,18 +88,24 @@ impl Pages {
             None => token.is_none(),
         };
         let names = page.contents.into_iter().chain(page.blobs.into_iter().flat_map(|blobs| blobs.each));
-        let odd = names.filter(|object| !self.takes(&object.name)).count();
+        let names: Vec<Named> = names.collect();
+        let odd = names.iter().filter(|object| !self.takes(&object.name)).count();
         let rewritten = (odd > 0 || (ends && token.is_some())).then(|| without(&body, ends));
-        self.turn(token.filter(|_| !ends).as_deref())?;
+        self.turn(token.filter(|_| !ends).as_deref(), names.is_empty())?;
         Ok(rewritten.unwrap_or(body))
     }
 
     /// Goes on to the page that `token` asks for; `None` after the last one, where names that were left out are told.
+    /// `empty`: the page at hand has no object.
     ///
     /// # Errors
-    /// For a token that was given before: the listing would never end.
-    pub(crate) fn turn(&mut self, token: Option<&str>) -> Result<(), Contradiction> {
+    /// For a token that was given before, and for too many empty pages in a row: the listing would never end.
+    pub(crate) fn turn(&mut self, token: Option<&str>, empty: bool) -> Result<(), Contradiction> {
+        self.empty = if empty { self.empty + 1 } else { 0 };
         match token {
+            Some(_) if self.empty > EMPTY_MAX => Err(Contradiction(format!(
+                "{EMPTY_MAX} pages of it in a row name no object, and it goes on: it would never end"
+            ))),
             Some(token) if self.tokens.insert(token.to_owned()) => Ok(()),
             Some(_) => Err(Contradiction(format!(
                 "page {} of it gives a token for the next page that a page before gave: it would never end",

@@ -34,7 +34,7 @@ const FIRST_REQUEST: Duration = Duration::from_secs(7);
 /// A longer `timeout` says that the store is as slow as that.
 const USUAL_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often an answer that is wrong is asked for again, within the budget.
-const AGAIN: u32 = 3;
+pub const AGAIN: u32 = 3;
 
 /// What a failed request means for the next.
 #[derive(Debug)]

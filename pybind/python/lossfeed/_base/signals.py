@@ -1,12 +1,45 @@
-"""Exceptions that a signal handler raised, in the middle of whatever ran then."""
+"""Exceptions that are not what they seem: a signal handler's, in the middle of whatever ran then, and a StopIteration of a
+function of the user's, which would end a loop as if the epoch were over (see PEP 479)."""
 
 from __future__ import annotations
 
 import contextlib
+import dis
 import inspect
 import signal
 import threading
-from typing import Any, Iterator
+from types import TracebackType
+from typing import Any, Callable, Iterator
+
+
+def named(function: Any) -> str:
+    """What a user calls it."""
+    return getattr(function, "__name__", None) or type(function).__name__
+
+
+def called(keyword: str, function: Callable[..., Any], *given: Any) -> Any:
+    """What the user's function returns.
+
+    Raises:
+        RuntimeError: it raised StopIteration.
+    """
+    try:
+        return function(*given)
+    except StopIteration as end:
+        raise RuntimeError(
+            f"{keyword}={named(function)} raised StopIteration: an iterator that it asks is exhausted; begin it again, or "
+            "give next() a default"
+        ) from end
+
+
+class Called:
+    """A function of the user's, for torch to call by :func:`called`."""
+
+    def __init__(self, keyword: str, function: Callable[..., Any]) -> None:
+        self.keyword, self.function = keyword, function
+
+    def __call__(self, *given: Any) -> Any:
+        return called(self.keyword, self.function, *given)
 
 
 def of_signal(error: BaseException) -> bool:
@@ -14,13 +47,23 @@ def of_signal(error: BaseException) -> bool:
 
     Python calls a handler as ``handler(signum, frame)`` with the very frame that it interrupts, which nobody else does.
     Asking :func:`signal.getsignal` would miss the many that put another in their place first."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        interrupted, trace = trace.tb_frame, trace.tb_next
-        given = _positional(trace.tb_frame)
-        if any(frame is interrupted and isinstance(signum, int) for signum, frame in zip(given, given[1:])):
+    trace, before = error.__traceback__, None
+    while trace is not None:
+        # The interrupted frame has no line of the traceback where code without frames was interrupted, and caught this.
+        interrupted, given = [trace.tb_frame.f_back], _positional(trace.tb_frame)
+        # A function that was only about to begin may be passed over.
+        if before is not None and before.tb_frame is interrupted[0] and _begins(before):
+            interrupted.append(before.tb_frame.f_back)
+        if any(frame in interrupted and isinstance(signum, int) for signum, frame in zip(given, given[1:]) if frame is not None):
             return True
+        trace, before = trace.tb_next, trace
     return False
+
+
+def _begins(trace: TracebackType) -> bool:
+    """Whether a function was left before its first instruction."""
+    at, code = trace.tb_lasti, trace.tb_frame.f_code.co_code
+    return at < 0 or dis.opname[code[at]] == "RESUME"
 
 
 def _positional(frame: Any) -> list[Any]:

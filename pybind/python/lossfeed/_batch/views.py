@@ -10,9 +10,10 @@ from typing import Any, Callable, NamedTuple
 from .. import _native
 from .._base.errors import SampleError, SettingsError
 from .._base.memory import as_bytes, require_numpy, to_numpy, to_torch
+from .._base.signals import called, named
 from .._data.packing import Leaf
 from .._data.structure import TARGET_KEYS, Spec, Structure, opened, restored, widened
-from .._transform.per_image import PerImage, named
+from .._transform.per_image import PerImage
 from .array_batch import Plain
 from .batch import Batch, Whole, moved, own
 from .documents import Documents
@@ -233,9 +234,9 @@ def transformed(fields: Fields, transform: Callable[..., Any], structure: Struct
     that."""
     if isinstance(transform, PerImage):
         tree = None if structure is None else structure.tree[0] if fields.paired else structure.tree
-        data = _called("transform", functools.partial(transform, fields.data, tree), len(fields.ids))
+        data = called("transform", functools.partial(transform, fields.data, tree), len(fields.ids))
     else:
-        data = _called("transform", transform, fields.data)
+        data = called("transform", transform, fields.data)
     if data is None:
         raise SettingsError(
             f"transform={named(transform)} returned None: it gets batch.data and must return the new batch.data"
@@ -243,21 +244,6 @@ def transformed(fields: Fields, transform: Callable[..., Any], structure: Struct
     if fields.paired:
         return fields._replace(data=data)
     return fields._replace(data=data, target=_target_in(data, fields.target, structure))
-
-
-def _called(keyword: str, function: Callable[[Any], Any], given: Any) -> Any:
-    """What the user's function returns.
-
-    Raises:
-        RuntimeError: it raised StopIteration, which would end the loop as if the epoch were over (see PEP 479).
-    """
-    try:
-        return function(given)
-    except StopIteration as end:
-        raise RuntimeError(
-            f"{keyword}={named(function)} raised StopIteration: an iterator inside it is exhausted: restart it, or "
-            f"give next() a default"
-        ) from end
 
 
 def _target_in(data: Any, before: Any, structure: Structure | None) -> Any:
@@ -277,7 +263,7 @@ def _of_collated(
     collate_fn: Any, items: list[Any], target: Any, ids: Any, weight: Any, keys: tuple[Any, ...] = TARGET_KEYS
 ) -> Fields:
     given = list(items)
-    result = _called("collate_fn", collate_fn, items)
+    result = called("collate_fn", collate_fn, items)
     two = type(result) in (tuple, list) and len(result) == 2 == len(given)
     return of_batch(result, two and all(map(operator.is_, result, given)), target, ids, weight, keys)
 

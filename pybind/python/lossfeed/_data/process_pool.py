@@ -26,7 +26,7 @@ from .. import _native
 from .._base.errors import SourceError, UsageError
 from .._base.memory import torch_loaded
 from .._base.process import Process
-from .._base.signals import kept_while
+from .._base.signals import called, kept_while
 from . import generators, reader_threads
 from .adaptor import RUN_S, Adaptor
 from .resize import Resize
@@ -341,7 +341,7 @@ def _work(
             info = dict(id=number, num_workers=count, seed=start.seed + number, dataset=dataset)
             torch.utils.data._utils.worker._worker_info = torch.utils.data._utils.worker.WorkerInfo(**info)
         if start.init_fn is not None:
-            start.init_fn(number)
+            called("worker_init_fn", start.init_fn, number)
         adaptor = Adaptor(dataset, *how)
     except BaseException as error:
         connection.send((0, portable(error)))

@@ -11,6 +11,7 @@ from .._base import checks
 from .._base.errors import ResumeWarning, SettingsError, TrainingWarning, UsageError
 from .._base.memory import is_stream, require_torch
 from .._base.process import MadeAgain
+from .._base.signals import Called
 from . import keywords
 from .attributes import TorchAttributes
 from .options import Options
@@ -65,6 +66,7 @@ class Stream(MadeAgain):
         if keywords.framework(asked.framework, device) != "torch":
             raise SettingsError(f"framework={asked.framework!r} is refused: torch reads {kind}, a stream; leave it out")
         torchs = {name: given[name] for name in given.keys() & _TORCHS}
+        torchs |= {name: Called(name, torchs[name]) for name in torchs.keys() & {"collate_fn", "worker_init_fn"} if callable(torchs[name])}
         # A copy of the stream in each worker process is asked for, and not found.
         torchs["num_workers"] = keywords.workers(asked.reading.num_workers, None)[0] or 0
         seed = keywords.seed(asked.seed, asked.generator)
@@ -199,7 +201,11 @@ def _of_streams(kind: type[Any]) -> type[Any]:
 
 
 def _asked(name: str) -> property:
-    return property(lambda self: getattr(self._loader(), name))
+    def asked(self: Any) -> Any:
+        value = getattr(self._loader(), name)
+        return value.function if isinstance(value, Called) else value
+
+    return property(asked)
 
 
 def _refused(name: str, value: Any) -> Any:

@@ -24,7 +24,7 @@ from .. import _native
 from .._base.errors import SampleError, SourceError, TimeoutError
 from .._base.memory import require_torch, to_torch
 from .._base.process import Process
-from .._base.signals import kept_while, of_signal
+from .._base.signals import called, kept_while, of_signal
 from .._batch.views import Fields, of_batch
 from .._data import generators
 from .._data.process_pool import as_worker, parent_of_workers, portable
@@ -194,7 +194,7 @@ class _Start:
             # What a worker_init_fn looks for there is its own dataset. The object refuses to be set.
             object.__setattr__(info, "dataset", info.dataset.dataset)
         if self._init_fn is not None:
-            self._init_fn(number)
+            called("worker_init_fn", self._init_fn, number)
 
 
 class TorchReading:

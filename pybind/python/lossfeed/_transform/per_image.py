@@ -11,6 +11,7 @@ from typing import Any, Callable, Iterator
 
 from .._base.errors import SettingsError, TrainingWarning
 from .._base.memory import is_tensor
+from .._base.signals import named
 from .._data.packing import Leaf
 
 #: Transforms of torchvision that draw nothing, and make of a batch of images what they make of each.
@@ -127,11 +128,6 @@ class PerImage:
                     "with v2.Resize((height, width)) or v2.CenterCrop(size), a batch's images have one size"
                 )
         return torch.stack(made)
-
-
-def named(function: Any) -> str:
-    """What a user calls it."""
-    return getattr(function, "__name__", None) or type(function).__name__
 
 
 def _called(steps: list[Any], value: Any) -> Any:

@@ -70,18 +70,25 @@ fn look_at<F: Read + Seek + Send>(file: F, shard: Shard, fields: &[String]) -> R
     let units = schema.kept.iter().map(units_of).collect::<Result<Vec<_>>>()?;
     let mut labels = Vec::new();
     if let Some(column) = &schema.label {
-        for unit in units_of(column)? {
+        // Pages behind one dictionary are read together: each alone would read all before it again.
+        let mut units = units_of(column)?;
+        units.dedup_by(|next, first| {
+            let together = next.offset == first.offset;
+            if together {
+                first.bytes = next.bytes;
+                first.rows = next.skip.saturating_add(next.rows);
+            }
+            together
+        });
+        for unit in units {
             let read = file.range(unit.offset, unit.bytes).map_err(broken)?;
-            let found = decode::labels(column, &unit, read).map_err(|e| unread(&e))?;
-            for label in found {
-                labels.push(label.ok_or_else(|| {
-                    Error::sample(format!(
-                        "row {} of {} has no {}: give every row a class number, or name other columns with fields=",
-                        labels.len(),
-                        shard.path,
-                        column.name
-                    ))
-                })?);
+            if !decode::labels(column, &unit, read, &mut labels).map_err(|e| unread(&e))? {
+                return Err(Error::sample(format!(
+                    "row {} of {} has no {}: give every row a class number, or name other columns with fields=",
+                    labels.len(),
+                    shard.path,
+                    column.name
+                )));
             }
         }
     }

@@ -13,7 +13,7 @@ use parquet::schema::types::ColumnDescriptor;
 use super::units::{Far, Parsed, Unit, broken};
 
 /// What the pages of one read may take in memory, however few bytes they have.
-const FREE_BYTES: u64 = 64 << 20;
+pub(super) const FREE_BYTES: u64 = 64 << 20;
 /// What each stored byte may become beside that. Deflate makes at most 1,032 of one.
 const BYTES_OF_ONE: u64 = 2048;
 /// Rows that a file may have, however few bytes it has, and for each of its bytes: a row takes 16 bytes of memory.
@@ -34,7 +34,7 @@ pub(super) fn check_rows(rows: u64, bytes: u64) -> Parsed<()> {
     )))
 }
 
-fn within(takes: Option<u64>, stored: u64) -> Parsed<()> {
+pub(super) fn within(takes: Option<u64>, stored: u64) -> Parsed<()> {
     let limit = FREE_BYTES.saturating_add(stored.saturating_mul(BYTES_OF_ONE));
     match takes {
         Some(takes) if takes <= limit => Ok(()),
@@ -59,11 +59,11 @@ struct Header {
 const DICTIONARY: i64 = 2;
 const DATA: [i64; 2] = [0, 3];
 
-/// Holds what the pages in `read` say against their bytes and the rows of `unit`.
+/// Holds what the pages in `read` say against their bytes and the rows of `unit`. Answers what the largest becomes.
 ///
 /// # Errors
 /// Pages that say they become more than the limit, or that contradict themselves.
-pub(super) fn check(read: &[u8], unit: &Unit, descr: &ColumnDescriptor) -> Parsed<()> {
+pub(super) fn check(read: &[u8], unit: &Unit, descr: &ColumnDescriptor) -> Parsed<u64> {
     let (value, least) = match descr.physical_type() {
         Physical::BYTE_ARRAY => (size_of::<ByteArray>() as u64, 4),
         Physical::INT64 | Physical::DOUBLE => (8, 8),
@@ -72,13 +72,14 @@ pub(super) fn check(read: &[u8], unit: &Unit, descr: &ColumnDescriptor) -> Parse
     };
     let listed = descr.max_rep_level() > 0;
     let rows = u64::from(unit.skip) + u64::from(unit.rows);
-    let (mut rest, mut values, mut stored) = (read, 0u64, 0u64);
+    let (mut rest, mut values, mut stored, mut largest) = (read, 0u64, 0u64, 0);
     // Behind the last row there may be anything. Of lists nobody knows where that is.
     while !rest.is_empty() && (listed || values < rows) {
         let header = Header::of(rest).ok_or_else(|| broken("a page's header makes no sense"))?;
         let end = usize::try_from(header.stored).ok().and_then(|stored| stored.checked_add(header.bytes));
         let next = end.and_then(|end| rest.get(end..)).ok_or_else(|| broken("a page ends beyond its column"))?;
         within(Some(header.unpacked), header.stored)?;
+        largest = header.unpacked.max(largest);
         if header.kind == DICTIONARY {
             if header.values.checked_mul(least).is_none_or(|least| least > header.unpacked) {
                 let Header { values, unpacked, .. } = header;
@@ -101,7 +102,7 @@ pub(super) fn check(read: &[u8], unit: &Unit, descr: &ColumnDescriptor) -> Parse
         }
         rest = next;
     }
-    Ok(())
+    Ok(largest)
 }
 
 impl Header {
