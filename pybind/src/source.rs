@@ -208,6 +208,7 @@ pub(crate) fn open_source(
         disk,
         on_shard: None,
         chaos,
+        runtime: None,
         stop: Stop::default(),
     };
     let (url, mode, resize) = (url.to_owned(), mode_of(mode)?, resize.map(|to| Resize { to, crop }));
