@@ -346,7 +346,7 @@ def test_settings_that_do_not_fit_are_refused_with_what_there_is():
         (ragged, {"pad": {"token": 0}}, r"pad={'token': …} is not one of .*\['grid', 'tokens'\]"),
         (ragged, {"pad": {"tokens": 0.5}}, "would become 0"),
         (ragged, {"pad": {"tokens": 2**70}}, "int64"),
-        (ragged, {"pad": "jagged"}, "a number to fill up with, 'nested'"),
+        (ragged, {"pad": "jagged"}, "give a padding value, 'nested'"),
         (ragged, {"pad": "nested", "framework": "numpy"}, "NumPy has no nested"),
         (ragged, {"pad": [0]}, "pad="),
         (ragged, {"cache": "20%"}, "sizes of this dataset"),
