@@ -360,7 +360,7 @@ def test_settings_that_do_not_fit_are_refused_with_what_there_is():
             lf.Loader(data, 4, **keywords)
     with pytest.raises(lf.SettingsError, match="target='text' is no key of this dataset's items"):
         lf.open(fixed, target="text")
-    with pytest.raises(lf.SettingsError, match="these samples are not dicts but"):
+    with pytest.raises(lf.SettingsError, match="items are not dicts"):
         lf.open(Made(lambda i: (1, 2)), target="y")
     with pytest.raises(lf.SettingsError, match="no elements.*varying=True"):
         lf.open(Made(make_ragged))
