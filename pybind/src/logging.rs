@@ -78,7 +78,8 @@ struct Ear;
 
 impl Subscriber for Ear {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        let ours = metadata.target() == "lossfeed" || metadata.target().starts_with("lossfeed::");
+        let crate_name = metadata.target().split("::").next().unwrap_or_default();
+        let ours = crate_name == "lossfeed" || crate_name.starts_with("lossfeed_");
         ours && metadata.is_event() && *metadata.level() <= Level::WARN
     }
     fn max_level_hint(&self) -> Option<LevelFilter> {

@@ -43,7 +43,7 @@ STEADY = {
 @pytest.mark.parametrize("make", RANDOM.values(), ids=RANDOM)
 def test_a_dataset_that_draws_at_random_is_refused_with_a_cache_and_told_what_to_do(make):
     dataset = Items(make)
-    with pytest.raises(lf.SettingsError, match=r"item 0 of this Items is another one each time.*ImageTransform.*frozen_augmentation=True"):
+    with pytest.raises(lf.SettingsError, match=r"item 0 of this Items changes each time.*ImageTransform.*frozen_augmentation=True"):
         lf.Loader(dataset, 2, cache="100%")
     loader = lf.Loader(dataset, 2, cache="100%", frozen_augmentation=True, num_workers=1)
     assert sorted(np.concatenate(epoch_ids(loader)).tolist()) == list(range(10))

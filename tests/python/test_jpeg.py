@@ -135,7 +135,7 @@ def test_what_is_not_read_says_why_and_what_to_do(tmp_path):
             (color(**PLAIN | {"scans": [([0, 1], 0, 63, 0, 0), ALONE[2]]}), "it holds 3 colour components, 2 of them in one scan"),
             (changed(plain, frame + 4, 12), "its samples have 12 bits, not 8"),
             (changed(plain, frame + 1, 0xC5), "it uses hierarchical coding"),
-            (changed(plain, frame + 14, 0x32), "its components are sampled by 2x2, 3x2, 1x1, of which"),
+            (changed(plain, frame + 14, 0x32), "its components are sampled by 2x2, 3x2, 1x1, which are not multiples"),
             (restarts[:first] + restarts[first + 2 :], "its restart marker 0 is missing or out of order"),
             (changed(restarts, first + 1, 0xD5), "its restart marker 0 is missing or out of order"),
             (progressive[: progressive.rindex(b"\xff\xda")] + b"\xff\xd9", "its last progressive scans are missing"),

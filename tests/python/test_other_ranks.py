@@ -95,7 +95,7 @@ def test_the_states_of_all_ranks_are_enough_for_orders_by_score(data, sampler):
     assert [loader.epoch for loader in after] == [2, 2]
     with pytest.raises(lf.SettingsError, match=r"of rank 0 of 3.*Load the states of all 3 ranks.*set_epoch\(2\)"):
         after[0].load_state_dict(before[0].state_dict())
-    with pytest.raises(lf.SettingsError, match=r"2 states were given, of the ranks \[0, 1\] of 3"):
+    with pytest.raises(lf.SettingsError, match=r"2 states given, of ranks \[0, 1\] of 3"):
         after[0].load_state_dict({"ranks": [loader.state_dict() for loader in before[:2]]})
 
 

@@ -164,5 +164,5 @@ def test_settings_that_do_not_fit_are_refused(folder):
         lf.open(folder / "nowhere.npy")
     with zipfile.ZipFile(folder / "text.npz", "w") as archive:
         archive.writestr("readme.txt", "hello")
-    with pytest.raises(lf.SourceError, match="readme.txt is no .npy"):
+    with pytest.raises(lf.SourceError, match="readme.txt is not a numeric .npy"):
         lf.open(folder / "text.npz")

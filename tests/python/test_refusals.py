@@ -14,8 +14,8 @@ import lossfeed as lf
     [
         (lambda: torch.eye(8).to_sparse(), "torch.sparse_coo tensor: make it dense, with to_dense"),
         (lambda: torch.eye(8).to_sparse_csr(), "torch.sparse_csr tensor"),
-        (lambda: torch.quantize_per_tensor(torch.eye(8), 0.1, 0, torch.quint8), "convert it with dequantize"),
-        (lambda: np.ma.masked_array(np.eye(8), mask=np.eye(8) > 0), "is a masked array, and batches have no masks"),
+        (lambda: torch.quantize_per_tensor(torch.eye(8), 0.1, 0, torch.quint8), "quantised tensor: convert it with dequantize"),
+        (lambda: np.ma.masked_array(np.eye(8), mask=np.eye(8) > 0), "masked array, and batches have no masks"),
     ],
     ids=["coo", "csr", "quantised", "masked"],
 )
@@ -56,7 +56,7 @@ def folder(tmp_path):
 
 def test_a_bandwidth_of_nothing_is_refused(folder):
     for nothing in (0, "0", "0MB"):
-        with pytest.raises(lf.SettingsError, match=f"bandwidth={nothing!r} would let nothing through: leave it out"):
+        with pytest.raises(lf.SettingsError, match=f"bandwidth={nothing!r} would stop all reads: remove it"):
             lf.open(folder, bandwidth=nothing)
     assert len(lf.open(folder, bandwidth="1MB")) == 2
 

@@ -343,10 +343,10 @@ def test_settings_that_do_not_fit_are_refused_with_what_there_is():
     ragged = lf.open(Made(make_ragged), varying=True)
     fixed = Made(make_dict)
     for data, keywords, says in [
-        (ragged, {"pad": {"token": 0}}, r"pad={'token': …} is none of .*\['grid', 'tokens'\]"),
+        (ragged, {"pad": {"token": 0}}, r"pad={'token': …} is not one of .*\['grid', 'tokens'\]"),
         (ragged, {"pad": {"tokens": 0.5}}, "would become 0"),
         (ragged, {"pad": {"tokens": 2**70}}, "int64"),
-        (ragged, {"pad": "jagged"}, "a number to fill up with, 'nested'"),
+        (ragged, {"pad": "jagged"}, "give a padding value, 'nested'"),
         (ragged, {"pad": "nested", "framework": "numpy"}, "NumPy has no nested"),
         (ragged, {"pad": [0]}, "pad="),
         (ragged, {"cache": "20%"}, "sizes of this dataset"),
@@ -360,7 +360,7 @@ def test_settings_that_do_not_fit_are_refused_with_what_there_is():
             lf.Loader(data, 4, **keywords)
     with pytest.raises(lf.SettingsError, match="target='text' is no key of this dataset's items"):
         lf.open(fixed, target="text")
-    with pytest.raises(lf.SettingsError, match="these samples are not dicts but"):
+    with pytest.raises(lf.SettingsError, match="items are not dicts"):
         lf.open(Made(lambda i: (1, 2)), target="y")
     with pytest.raises(lf.SettingsError, match="no elements.*varying=True"):
         lf.open(Made(make_ragged))
@@ -452,7 +452,7 @@ def test_a_batch_of_dicts_is_read_like_one():
     moved = batch.to("meta")
     assert moved is batch and batch["pixels"].device.type == "meta" and batch.target is batch["labels"]
     three = next(iter(lf.Loader(Made(FIXED["three"]), 4)))
-    with pytest.raises(TypeError, match="are no dicts but list"):
+    with pytest.raises(TypeError, match="are not dicts but list"):
         three.keys()
     assert three[2].tolist() == [0, 1, 2, 3] and three["target"] is three.target
     first, second = lf.Loader(Made(make_dict), 10, num_workers=0)

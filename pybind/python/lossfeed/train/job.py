@@ -233,7 +233,7 @@ def _device(asked: str | None) -> str | None:
         raise OptionError(f"--device {asked}: use cpu, cuda or cuda:N")
     if kind == "cuda" and not torch.cuda.is_available():
         raise OptionError(
-            f"--device {asked}: this PyTorch ({torch.__version__}) sees no CUDA device; leave it out to train on the CPU, "
+            f"--device {asked}: this PyTorch ({torch.__version__}) finds no CUDA device; remove it to train on the CPU, "
             "or look at `lossfeed doctor`"
         )
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
