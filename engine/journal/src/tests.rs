@@ -280,7 +280,7 @@ fn what_is_no_journal_is_refused_with_the_line() {
         ("decide,0,0,0,9,1,hit,10,1,,,\n", "id is 9: the dataset has 9 samples"),
         ("decide,0,0,0,1,9,hit,10,1,,,\n", "drawn is 9"),
         ("decide,,0,0,1,1,hit,10,1,,,\n", "epoch is empty"),
-        ("learn,0,0,0,1,,,,,1,nan,\n", "line 3: loss is NaN: what was not measured is left empty"),
+        ("learn,0,0,0,1,,,,,1,nan,\n", "line 3: loss is NaN: leave it empty if it was not measured"),
         ("learn,0,0,0,1,,,,,nan,1,\n", "score is NaN"),
         ("learn,0,0,0,1,,,,,1,1,NaN\n", "gradient_norm is NaN"),
         ("believe,,,0,1,,,,,nan,,\n", "score is NaN"),
