@@ -12,6 +12,7 @@ use crate::format::tar::{Map, Member, ShardIndex, walk};
 #[cfg(feature = "cloud")]
 use crate::place::hub;
 use crate::request::identity::Stamp;
+#[cfg(feature = "cloud")]
 use crate::request::pages::Pages;
 use crate::sample::payload::picture_and_tail;
 use crate::sample::{Form, Payload, Source};
