@@ -156,6 +156,12 @@ pub(crate) fn without_secrets(text: &str) -> String {
     lossfeed::source::without_secrets(text)
 }
 
+/// Name and meaning of every kind of URL that is opened.
+#[pyfunction]
+pub(crate) fn schemes() -> Vec<(&'static str, &'static str)> {
+    source::SCHEMES.iter().map(|scheme| (scheme.name, scheme.help)).collect()
+}
+
 /// Opens a directory, tar shards or a URL.
 #[pyfunction]
 #[pyo3(signature = (url, *, mode, resize, crop, latency_s, bandwidth_bytes_per_s, connections, index_cache, store_options, timeout_s, retry_timeout_s, checksums, coalesce, hedge, disk, fields, chaos))]

@@ -1,6 +1,8 @@
 """lf.open: every kind of data, and every kind of bad data with its name, numbers and remedy."""
 
 import io
+import pathlib
+import re
 import tarfile
 import warnings
 
@@ -426,3 +428,13 @@ def test_pixels_are_cached_where_a_smaller_size_makes_them_smaller_than_the_pict
             assert loader.stats()["hits_total"] == 12
     for asked in ("encoded", "decoded"):
         assert all((a == b).all() for a, b in zip(batches["auto"], batches[asked], strict=True))
+
+
+def test_docs_name_every_kind_of_url_and_no_other():
+    names = {name for name, _ in lf._native.schemes()}
+    assert {"s3://", "hf://", "file://"} <= names
+    said = {name for name in re.findall(r"[a-z0-9]+(?:\(s\))?://", lf.open.__doc__)}
+    assert said == names
+    page = pathlib.Path(__file__).parents[2] / "pybind/docs/data.md"
+    said = {name.replace("https", "http(s)") for name in re.findall(r"[a-z0-9]+(?:\(s\))?://", page.read_text())}
+    assert said == names - {"file://"}

@@ -19,20 +19,10 @@ use crate::place::address::{Address, Login, identity, without_query};
 use crate::place::cloud_settings::{Given, given, is_on};
 use crate::place::connector::{Connector, Query, Secrets};
 use crate::place::credentials::{self, Chosen, Cloud};
+use crate::place::target::Target;
 use crate::request::failure::{Access, Maker, classified};
 use crate::request::retry::Failure;
 use crate::runtime;
-
-/// A connected store and the keys a URL stands for.
-pub(crate) struct Target {
-    pub(crate) store: Arc<dyn ObjectStore>,
-    /// Scheme and host: names the store for people.
-    pub(crate) base: String,
-    /// The base, and the endpoint that it is reached at: tells stores apart.
-    pub(crate) place: String,
-    pub(crate) paths: Vec<String>,
-    pub(crate) access: Access,
-}
 
 /// What a URL stands for, before any store is asked.
 struct Named {
@@ -79,7 +69,7 @@ pub(crate) fn connect(url: &str, options: &OpenOptions) -> Result<Target> {
     if signed {
         access = Access::Signed;
     }
-    Ok(Target { store, base, place, paths, access })
+    Ok(Target { store, base, place, paths, access, repository: false })
 }
 
 /// What tells the store of `url` apart from others, without asking it.
@@ -98,7 +88,7 @@ fn named(url: &str, options: &OpenOptions) -> Result<Named> {
         let parsed = Url::parse(&name).map_err(|e| Error::settings(format!("{name} is no valid URL")).because(e))?;
         let unknown = || {
             Error::settings(format!(
-                "{} names no store this engine knows: use s3://, gs://, az://, hf://, http(s):// or file://",
+                "{} names no object of a store: write it as in s3://bucket/train-{{0000..0146}}.tar",
                 without_query(&name)
             ))
         };

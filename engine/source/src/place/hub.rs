@@ -14,9 +14,10 @@ use serde::Deserialize;
 
 use crate::error::{Error, Result};
 use crate::format::pattern;
-use crate::place::cloud::Target;
+use crate::options::OpenOptions;
 use crate::place::connector::Connector;
 use crate::place::listed::{Listed, Listing};
+use crate::place::target::Target;
 use crate::request::failure::Access;
 use crate::request::pages::Contradiction;
 use crate::shown::without_secrets;
@@ -89,7 +90,7 @@ fn revision(rest: &str) -> (String, &str) {
 ///
 /// # Errors
 /// `Settings` for a URL that names no dataset, and for a token or endpoint that make no request.
-pub(crate) fn connect(url: &str) -> Result<Target> {
+pub(crate) fn connect(url: &str, _: &OpenOptions) -> Result<Target> {
     let place = Place::of(url)?;
     let said = |name| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
     let endpoint = said("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.to_owned());
@@ -118,7 +119,22 @@ pub(crate) fn connect(url: &str) -> Result<Target> {
     let store = Listed::new(at("", "resolve"), options, connector(), tree, place.shown()).map_err(told)?;
     let base = place.shown();
     let tells = if endpoint == ENDPOINT { base.clone() } else { format!("{base} endpoint={endpoint}") };
-    Ok(Target { store: Arc::new(store), base, place: tells, paths: place.paths, access: Access::Nobody })
+    Ok(Target {
+        store: Arc::new(store),
+        base,
+        place: tells,
+        paths: place.paths,
+        access: Access::Nobody,
+        repository: true,
+    })
+}
+
+/// What tells the dataset apart from others: its name, and the Hub's where that is another.
+///
+/// # Errors
+/// As [`connect`].
+pub(crate) fn place_of(url: &str, options: &OpenOptions) -> Result<String> {
+    Ok(connect(url, options)?.place)
 }
 
 /// The Hub's listing.

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! open.rs       paths of this machine      found.rs  what such a name stands for
-//! store_open.rs datasets in a store
+//! schemes.rs    the kinds of URLs that there are
+//! store_open.rs datasets in a store        target.rs what a URL of one stands for
 //! cloud.rs      URLs of object stores      cloud_settings.rs  what environment and caller say of a store
 //! connector.rs  how they are reached       address.rs         a URL apart from its secrets
 //! credentials/  AWS's profiles, roles, commands and logins; whether a machine lends credentials
@@ -27,7 +28,11 @@ mod listed;
 mod open;
 #[cfg(feature = "cloud")]
 mod redirects;
+mod schemes;
 mod store_open;
+#[cfg(feature = "cloud")]
+mod target;
 
 pub use open::open;
+pub use schemes::{SCHEMES, Scheme};
 pub use store_open::open_in;

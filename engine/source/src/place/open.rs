@@ -12,6 +12,7 @@ use crate::format::tar::ShardIndex;
 use crate::format::{folder, index_cache, label};
 use crate::options::OpenOptions;
 use crate::place::found::{Found, all_parquet, find};
+use crate::place::schemes::Scheme;
 use crate::place::store_open;
 use crate::request::file;
 use crate::sample::Source;
@@ -24,8 +25,7 @@ use crate::wrap::on_disk::OnDisk;
 /// - tar shards by name, with `{0000..0146}`, `{a,b}`, `*` and `?` for several (the order of names is the order of
 ///   ids);
 /// - Parquet files, named likewise (feature `parquet`);
-/// - the same behind `file://`, and, where the crate is built with the feature `cloud`, `s3://`, `gs://`, `az://`,
-///   `hf://`, `http://` and `https://`.
+/// - the same behind `file://`, and, where the crate is built with the feature `cloud`, behind the URLs of [`SCHEMES`](crate::SCHEMES).
 ///
 /// Labels of shards are numbers in the member that `fields` names, or without `fields` in `key.cls` beside `key.jpg`
 /// where there are any, otherwise the directory an image lies in, numbered in the order of names.
@@ -46,8 +46,8 @@ pub fn open(url_or_path: &str, options: &OpenOptions) -> Result<Arc<dyn Source>>
 
 /// What tells names of samples apart that are equal in two places: the store, or where relative paths begin.
 fn place(url_or_path: &str, options: &OpenOptions) -> Result<String> {
-    match url_or_path.split_once("://") {
-        Some((scheme, _)) if scheme != "file" => store_place(url_or_path, options),
+    match Scheme::of(url_or_path)? {
+        Some(scheme) if !scheme.is_local() => store_place(scheme, url_or_path, options),
         _ => {
             let here = std::env::current_dir().map_err(|e| file::failed("the current directory", e))?;
             Ok(format!("files, from {}", file::utf8(&here)?))
@@ -56,16 +56,13 @@ fn place(url_or_path: &str, options: &OpenOptions) -> Result<String> {
 }
 
 #[cfg(feature = "cloud")]
-fn store_place(url: &str, options: &OpenOptions) -> Result<String> {
-    match url.split_once("://") {
-        Some(("hf", _)) => Ok(crate::place::hub::connect(url)?.place),
-        _ => crate::place::cloud::place_of(url, options),
-    }
+fn store_place(scheme: &Scheme, url: &str, options: &OpenOptions) -> Result<String> {
+    scheme.reach.map_or_else(|| Ok(url.to_owned()), |reach| (reach.place)(url, options))
 }
 
 /// Never reached: without the feature no such URL is opened.
 #[cfg(not(feature = "cloud"))]
-fn store_place(url: &str, _: &OpenOptions) -> Result<String> {
+fn store_place(_: &Scheme, url: &str, _: &OpenOptions) -> Result<String> {
     Ok(url.to_owned())
 }
 
@@ -73,16 +70,19 @@ fn without_disk(url_or_path: &str, options: &OpenOptions) -> Result<Arc<dyn Sour
     if url_or_path.is_empty() {
         return Err(Error::settings("the dataset's path is empty: pass a directory, tar shards or a URL"));
     }
-    let local = match url_or_path.split_once("://") {
+    let local = match Scheme::of(url_or_path)? {
         None => url_or_path,
-        Some(("file", path)) if path.starts_with('/') => path,
-        Some(("file", _)) => {
-            return Err(Error::settings(format!(
-                "{} is no file URL of this machine: write file:///absolute/path",
-                without_secrets(url_or_path)
-            )));
+        Some(scheme) if !scheme.is_local() => return store_open::remote(scheme, url_or_path, options),
+        Some(_) => {
+            let path = url_or_path.split_once("://").map_or(url_or_path, |(_, path)| path);
+            if !path.starts_with('/') {
+                return Err(Error::settings(format!(
+                    "{} is no file URL of this machine: write file:///absolute/path",
+                    without_secrets(url_or_path)
+                )));
+            }
+            path
         }
-        Some(_) => return store_open::remote(url_or_path, options),
     };
     if options.throttle.is_some() || options.chaos.is_some() {
         return store_open::local(local, options);

@@ -19,6 +19,9 @@ use crate::format::tar::{self, ShardIndex};
 use crate::format::{checksums, folder, index_cache, label, pattern};
 use crate::options::OpenOptions;
 use crate::place::found::{self, Found};
+#[cfg(not(feature = "cloud"))]
+use crate::place::schemes;
+use crate::place::schemes::Scheme;
 use crate::request::failure::Maker;
 use crate::request::file;
 use crate::request::identity::{Mark, Stamp};
@@ -66,13 +69,13 @@ pub(crate) fn local(path: &str, options: &OpenOptions) -> Result<Arc<dyn Source>
 
 /// A dataset behind a URL.
 #[cfg(feature = "cloud")]
-pub(crate) fn remote(url: &str, options: &OpenOptions) -> Result<Arc<dyn Source>> {
-    let hub = url.starts_with("hf://");
-    let target = if hub { crate::place::hub::connect(url)? } else { crate::place::cloud::connect(url, options)? };
+pub(crate) fn remote(scheme: &Scheme, url: &str, options: &OpenOptions) -> Result<Arc<dyn Source>> {
+    let reach = scheme.reach.ok_or_else(|| Error::internal(format!("{} has no store", scheme.name)))?;
+    let target = (reach.connect)(url, options)?;
     let index_key = |shard: &Shard| index_cache::remote_key(&target.place, shard);
     let store = Store::new(target.store, Maker::Cloud(target.access), options)?;
     let mut paths = target.paths;
-    if hub && paths.iter().all(|path| path.is_empty()) {
+    if target.repository && paths.iter().all(|path| path.is_empty()) {
         let listed = store.list(&Path::default())?;
         let names: Vec<String> = listed.into_iter().map(|object| object.location.to_string()).collect();
         paths = found::of_repository(&target.base, &names)?;
@@ -82,10 +85,11 @@ pub(crate) fn remote(url: &str, options: &OpenOptions) -> Result<Arc<dyn Source>
 
 /// A dataset behind a URL.
 #[cfg(not(feature = "cloud"))]
-pub(crate) fn remote(url: &str, _: &OpenOptions) -> Result<Arc<dyn Source>> {
-    let scheme = url.split("://").next().unwrap_or(url);
+pub(crate) fn remote(scheme: &Scheme, _: &str, _: &OpenOptions) -> Result<Arc<dyn Source>> {
     Err(Error::settings(format!(
-        "{scheme}:// is not built in: build lossfeed with the feature \"cloud\" (s3, gs, az, hf, http, https), or pass a local path or a file:// URL"
+        "{} is not built in: build lossfeed with the feature \"cloud\" ({}), or pass a local path or a file:// URL",
+        scheme.name,
+        schemes::stores()
     )))
 }
 

@@ -69,7 +69,7 @@ def open(
         crop: ``(height, width)`` or one int, at most ``resize``: images cover ``resize``, and their centre is taken.
         latency: seconds every request takes at least.
         bandwidth: bytes a second at most, int or text.
-        connections: requests in flight at most, 64.
+        connections: requests in flight at most, 1 to 4096.
         timeout: seconds one request may take; None: 30.
         index_cache: a folder that keeps the indexes of tar shards.
         store_options: the object store's options, by their object_store names; they come before the environment.

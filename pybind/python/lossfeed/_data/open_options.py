@@ -67,7 +67,7 @@ class OpenOptions:
             "crop": None if resized is None else resized.crop,
             "latency_s": seconds("latency", self.latency),
             "bandwidth_bytes_per_s": parse_bandwidth(self.bandwidth),
-            "connections": whole("connections", self.connections, 1, 65536),
+            "connections": whole("connections", self.connections, 1, 4096),
             "index_cache": _index_cache(self.index_cache),
             "store_options": _store_options(location, self.store_options),
             "timeout_s": None if self.timeout is None else seconds("timeout", self.timeout),
@@ -124,7 +124,7 @@ def _store_options(location: str, given: dict[str, str] | None) -> list[tuple[st
     if given and ("://" not in location or location.startswith("file://")):
         raise SettingsError(
             f"store_options={sorted(map(str, given))} for {_native.without_secrets(location)!r}, which is not an "
-            f"object store: remove them, or give a URL (s3://, gs://, az://, http://)"
+            f"object store: remove them, or give a URL ({', '.join(name for name, _ in _native.schemes() if name != 'file://')})"
         )
     for name, value in (given or {}).items():
         if not isinstance(name, str) or not isinstance(value, (str, int, float)):
