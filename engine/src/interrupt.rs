@@ -17,7 +17,8 @@ pub fn interrupted_by(interrupted: Interrupted) {
 }
 
 /// A wait on the calling thread that [`interrupted_by`] may end.
-pub(crate) struct Wait {
+#[derive(Debug)]
+pub struct Wait {
     asked: Cell<Instant>,
     ended: OnceCell<Error>,
 }
@@ -27,12 +28,12 @@ const ASKED_EVERY: Duration = Duration::from_millis(50);
 
 impl Wait {
     /// One that begins now.
-    pub(crate) fn begin() -> Self {
+    pub fn begin() -> Self {
         Self { asked: Cell::new(Instant::now()), ended: OnceCell::new() }
     }
 
     /// Whether it has to end.
-    pub(crate) fn ends(&self) -> bool {
+    pub fn ends(&self) -> bool {
         if self.ended.get().is_none()
             && self.asked.get().elapsed() >= ASKED_EVERY
             && let Some(interrupted) = INTERRUPTED.get()
@@ -46,7 +47,7 @@ impl Wait {
     }
 
     /// Why it has ended.
-    pub(crate) fn error(self) -> Option<Error> {
+    pub fn error(self) -> Option<Error> {
         self.ended.into_inner()
     }
 }

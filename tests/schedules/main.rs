@@ -12,7 +12,7 @@ mod pools;
 mod stand_ins;
 mod sync;
 
-use lossfeed::{control, device, error, process, source, types};
+use lossfeed::{control, device, error, interrupt, process, source, types};
 use stand_ins::arena;
 
 #[path = "../../engine/src/staging"]

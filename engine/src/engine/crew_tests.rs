@@ -142,7 +142,7 @@ fn what_was_decided_about_reading_is_counted_and_in_the_journal_and_a_replay_pas
     // Its own threads may have been changed by what a busy machine showed.
     let told: Vec<_> = told.filter(|told| expected.contains(told)).collect();
     assert_eq!(told, expected);
-    let replayed = replay(&recording, "lru", recording.meta.capacity_bytes).unwrap();
+    let replayed = replay(&recording, crate::policy::find("lru").unwrap(), recording.meta.capacity_bytes).unwrap();
     assert_eq!((replayed.otherwise, replayed.hits), (0, recording.counted().0));
 }
 

@@ -1,8 +1,8 @@
 //! What an engine is made over.
 
 use crate::error::{Error, Result};
-use crate::loader::RecordSizes;
 use crate::interrupt::Wait;
+use crate::loader::RecordSizes;
 use crate::settings::CacheForm;
 use crate::source::{Concat, Decoder, Form, ImageMode, Resize, Scratch, Source, picture_and_tail};
 use crate::types::{SampleId, TensorSpec};

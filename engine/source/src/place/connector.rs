@@ -15,9 +15,9 @@ use object_store::client::{
 use object_store::{ClientOptions, HeaderValue};
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
+use super::redirects;
 use crate::request::failure::{CLOCK_OFF_S, Refused, code, in_our_words, words};
 use crate::request::pages::Pages;
-use super::redirects;
 
 /// As much of an error's page is kept as a person reads.
 const ERROR_BYTES: usize = 4 << 10;
