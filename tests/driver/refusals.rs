@@ -45,7 +45,7 @@ fn a_device_that_cannot_be_opened_says_which_and_why_and_can_be_tried_again() {
     });
     assert_eq!(once, [[1, 1]; 3]);
     let refused = Cuda::open(7).unwrap_err();
-    assert!(refused.to_string().contains("sees 1"), "{refused}");
+    assert!(refused.to_string().contains("finds 1"), "{refused}");
     double.is_clean();
 }
 
@@ -163,7 +163,7 @@ fn mistakes() -> Vec<(Settings, &'static str)> {
         (Settings { rank: 2, world_size: 2, ..base() }, "rank 2"),
         (Settings { world_size: 0, ..base() }, "0 ranks"),
         (Settings { batch_size: 1, world_size: 3, ..base() }, "set drop_last to true"),
-        (Settings { workers: Some(2000), ..base() }, "num_workers 2000"),
+        (Settings { workers: Some(2000), ..base() }, "num_workers=2000"),
         (Settings { prefetch_factor: 0, ..base() }, "prefetch_factor 0"),
         (Settings { smoothing: Some(1.0), ..base() }, "smoothing 1"),
         (Settings { max_slots: Some(1), ..base() }, "max_slots 1"),

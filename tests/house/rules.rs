@@ -69,8 +69,8 @@ const EFFECT: &[(&str, u32)] = &[
 
 /// The folders of the source's crate by rank, and what is beside them for all of them.
 const SOURCE: &[(&str, u32)] =
-    &[("decode", 0), ("sample", 1), ("request", 2), ("format", 3), ("wrap", 4), ("place", 5)];
-const BESIDE_SOURCE: &[&str] = &["options", "stop", "shown", "runtime", "circuit", "decided", "process"];
+    &[("decode", 0), ("sample", 1), ("options", 2), ("request", 3), ("format", 4), ("wrap", 5), ("place", 6)];
+const BESIDE_SOURCE: &[&str] = &["stop", "shown", "runtime", "circuit", "decided", "process"];
 
 /// Settings are plain values; some of them are the pure half's and the source's own. Rooms that only move bytes get
 /// what they need handed in.

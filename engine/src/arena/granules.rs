@@ -281,46 +281,6 @@ impl Granules {
         self.set_free_behind(start, false);
         size
     }
-
-    /// Recounts everything from scratch: blocks tile the arena, no two free ones touch, the bins hold exactly the free
-    /// ones, and the sums over the used ones are the counts.
-    #[cfg(test)]
-    pub(super) fn check(&self, total: u32) {
-        let mut binned = std::collections::HashSet::new();
-        for (bin, &first) in self.heads.iter().enumerate() {
-            assert_eq!(first != NONE, self.filled[bin / 64] >> (bin % 64) & 1 == 1);
-            let (mut at, mut before) = (first, NONE);
-            while at != NONE {
-                assert_eq!((bin_of(self.head(at, Head::Size)), self.head(at, Head::Before)), (bin, before));
-                assert!(binned.insert(at));
-                (before, at) = (at, self.head(at, Head::After));
-            }
-        }
-        let (mut end, mut free_behind, mut used, mut records) = (total, false, 0, 0);
-        while end > 0 {
-            if let Some(start) = self.withdrawn.start_of(end) {
-                assert!(start >= self.fence, "withdrawn before the fence");
-                // Behind it may be a free block that is still to be withdrawn.
-                (end, free_behind) = (start, false);
-                continue;
-            }
-            assert_eq!(self.is_free_behind(end), free_behind);
-            let (start, free) = self.block_before(end);
-            let size = end - start;
-            end = start;
-            if free {
-                assert!(!free_behind, "two free blocks touch");
-                assert!(binned.remove(&end));
-                assert_eq!(self.head(end, Head::Size), size);
-            } else {
-                used += size;
-                records += 1;
-            }
-            free_behind = free;
-        }
-        assert_eq!((self.first_free, used, records), (free_behind, self.used, self.records));
-        assert!(binned.is_empty());
-    }
 }
 
 #[cfg(test)]
@@ -329,6 +289,47 @@ pub(super) mod tests {
     use super::*;
     use crate::device::Cpu;
     use proptest::prelude::*;
+
+    impl Granules {
+        /// Recounts everything from scratch: blocks tile the arena, no two free ones touch, the bins hold exactly the free
+        /// ones, and the sums over the used ones are the counts.
+        pub(in super::super) fn check(&self, total: u32) {
+            let mut binned = std::collections::HashSet::new();
+            for (bin, &first) in self.heads.iter().enumerate() {
+                assert_eq!(first != NONE, self.filled[bin / 64] >> (bin % 64) & 1 == 1);
+                let (mut at, mut before) = (first, NONE);
+                while at != NONE {
+                    assert_eq!((bin_of(self.head(at, Head::Size)), self.head(at, Head::Before)), (bin, before));
+                    assert!(binned.insert(at));
+                    (before, at) = (at, self.head(at, Head::After));
+                }
+            }
+            let (mut end, mut free_behind, mut used, mut records) = (total, false, 0, 0);
+            while end > 0 {
+                if let Some(start) = self.withdrawn.start_of(end) {
+                    assert!(start >= self.fence, "withdrawn before the fence");
+                    // Behind it may be a free block that is still to be withdrawn.
+                    (end, free_behind) = (start, false);
+                    continue;
+                }
+                assert_eq!(self.is_free_behind(end), free_behind);
+                let (start, free) = self.block_before(end);
+                let size = end - start;
+                end = start;
+                if free {
+                    assert!(!free_behind, "two free blocks touch");
+                    assert!(binned.remove(&end));
+                    assert_eq!(self.head(end, Head::Size), size);
+                } else {
+                    used += size;
+                    records += 1;
+                }
+                free_behind = free;
+            }
+            assert_eq!((self.first_free, used, records), (free_behind, self.used, self.records));
+            assert!(binned.is_empty());
+        }
+    }
 
     /// Books for `total` granules, and the memory they lie in.
     pub(in super::super) fn books(total: u32) -> (Granules, Mapping) {

@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(settled(&with(1, None), &free).unwrap(), None);
         assert_eq!(settled(&with(0, None), &free).unwrap(), Some(CopyPath::Gathered), "there is nothing to take");
         for (obstacle, remedy) in [
-            (Obstacles { device: DeviceKind::Cpu, ..free }, "set device to cuda"),
+            (Obstacles { device: DeviceKind::Cpu, ..free }, "set device=\"cuda\""),
             (Obstacles { slot_bytes: PINNED_PIECE_BYTES + 64, ..free }, "lower batch_size"),
             (Obstacles { scattered: true, ..free }, "samples of one array"),
             (Obstacles { decoded: true, ..free }, "cache_form \"decoded\""),

@@ -135,8 +135,8 @@ fn what_was_decided_about_reading_is_counted_and_in_the_journal_and_a_replay_pas
     let last = engine.batches_per_epoch() as u32;
     let expected = [
         (4, "threads", 4, 2, "fewer threads are enough"),
-        (4, "requests", 64, 32, "fewer bring as much"),
-        (4, "requests", 32, 64, "fewer bring less"),
+        (4, "requests", 64, 32, "fewer threads bring as much"),
+        (4, "requests", 32, 64, "fewer threads bring less"),
         (last, "threads", 2, 3, "the consumer waits"),
     ];
     // Its own threads may have been changed by what a busy machine showed.

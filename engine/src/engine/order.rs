@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(engine.plan().unwrap_err().kind(), ErrorKind::Usage);
         let echo = SamplerSettings::Echo(Echo { lag: 16, ..Echo::default() });
         let engine = Engine::new(dataset(), settings(echo, 0)).unwrap();
-        assert!(engine.plan().unwrap_err().to_string().contains("decides batch by batch"));
+        assert!(engine.plan().unwrap_err().to_string().contains("decides each batch"));
         engine.close();
         assert_eq!(engine.plan().unwrap_err().kind(), ErrorKind::Usage);
     }

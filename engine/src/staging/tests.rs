@@ -123,7 +123,7 @@ fn a_pool_grows_to_its_bound_and_then_says_with_numbers_who_holds_the_slots() {
     held[1].lend().unwrap();
     let error = pool.exhausted(Duration::from_millis(2500));
     assert_eq!(error.kind(), ErrorKind::Memory);
-    for part in ["2.5 s", "4 of at most 4", "2 lent", "1 ready", "1 filling", "raise max_slots", "Hold fewer"] {
+    for part in ["2.5 s", "4 of at most 4", "2 held by you", "1 ready", "1 filling", "raise max_slots", "Hold fewer"] {
         assert!(error.to_string().contains(part), "{part:?} in {error}");
     }
     let bases: std::collections::HashSet<_> = held.iter().map(|s| s.base()).collect();
@@ -256,7 +256,7 @@ fn a_device_that_refuses_more_memory_leaves_the_slots_there_are_in_service() {
     }
     assert!(pool.is_lent_out(), "there will never be more than these two");
     let error = pool.exhausted(NOW).to_string();
-    for part in ["2 of at most 4", "2 lent", "locked-memory limit reached"] {
+    for part in ["2 of at most 4", "2 held by you", "locked-memory limit reached"] {
         assert!(error.contains(part), "{part:?} in {error}");
     }
     drop(held);

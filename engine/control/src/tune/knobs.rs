@@ -1,7 +1,7 @@
 //! The numbers that are set while a run goes on: one table, which journal, `smi`, the counters' help and the page
 //! `pybind/docs/tuning.md` follow (`tests/facts` holds the last two to it).
 
-use super::decided::Requests;
+use super::requests::Requests;
 use super::{circuit, crew, lead};
 
 /// What is said of a number that is set while a run goes on.

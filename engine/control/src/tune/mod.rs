@@ -16,7 +16,7 @@
 //! | `pace`, `budget` | which part of the rows may be fetched: by waits, by bytes |
 //! | `block` | how many neighbours come together |
 //! | `observed` | what an epoch was seen to take |
-//! | `decided`, `reasons` | what was decided, and why, for journal, counters and `smi` |
+//! | `decided`, `requests`, `reasons` | what was decided, and why, for journal, counters and `smi` |
 
 #[macro_use]
 mod reasons;
@@ -30,6 +30,7 @@ mod knobs;
 pub mod lead;
 mod observed;
 mod pace;
+mod requests;
 pub mod short;
 pub mod slow;
 pub mod tuner;

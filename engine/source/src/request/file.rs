@@ -74,7 +74,7 @@ pub(crate) fn failed(what: &str, e: io::Error) -> Error {
         }
         _ => "cannot be read",
     };
-    Error::unreadable(format!("{} {remedy}", crate::without_secrets(what))).because(e)
+    Error::unreadable(format!("{} {remedy}", crate::shown::without_secrets(what))).because(e)
 }
 
 /// The path as text; names travel as text through errors and the index.
