@@ -174,7 +174,7 @@ fn mistakes() -> Vec<(Settings, &'static str)> {
         (Settings { policy: Some("nopfs".into()), ..base() }, "program lossfeed-lab"),
         (Settings { policy: Some("belady".into()), ..base() }, "order of the next epoch"),
         (Settings { cache_bytes: 10, ..base() }, "smaller than one sample"),
-        (Settings { cache_bytes: 1 << 50, ..base() }, "above the 256"),
+        (Settings { cache_bytes: 1 << 50, ..base() }, "exceeds the 256"),
         (Settings { transform: Some(transform), ..base() }, "transform= needs uint8 images of shape"),
         (Settings { copy_path: Some(CopyPath::Mapped), batch_size: 8, device: "cpu".into(), ..base() }, "set device="),
     ]

@@ -73,9 +73,9 @@ fn end_of_raw_string(text: &[char], start: usize) -> usize {
 
 /// Code without its test module, which by convention ends the file.
 pub(crate) fn without_tests(code: &str) -> &str {
-    let cut = code
-        .match_indices("#[cfg(test)]")
-        .find(|(at, attribute)| code[at + attribute.len()..].trim_start().starts_with("mod tests {"));
+    let cut = code.match_indices("#[cfg(test)]").find(|(at, attribute)| {
+        code[at + attribute.len()..].trim_start().trim_start_matches("pub(super) ").starts_with("mod tests {")
+    });
     cut.map_or(code, |(at, _)| &code[..at])
 }
 

@@ -30,7 +30,7 @@ def test_what_does_not_fit_the_batch_is_refused_with_its_numbers(batch_of_eight)
         (lambda: loader.cross_entropy(logits, batch, reduction="median"), lf.SettingsError, "reduction='median'"),
         (lambda: loader.cross_entropy(logits.numpy(), batch), lf.SettingsError, "must be a torch tensor"),
         (lambda: loader.score("logits", batch), lf.SettingsError, "not str"),
-        (lambda: loader.score(logits, (logits, batch.target)), lf.UsageError, "tuple is no batch of this loader"),
+        (lambda: loader.score(logits, (logits, batch.target)), lf.UsageError, "tuple is not a batch of this loader"),
         (lambda: loader.score_losses(torch.rand(8, 1), batch), lf.SettingsError, r"shape \(8, 1\)"),
         (lambda: loader.score_losses(torch.arange(8), batch), lf.SettingsError, "give floats"),
     ]:

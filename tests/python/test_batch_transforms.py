@@ -194,7 +194,7 @@ def test_transforms_of_torchvision_draw_for_each_sample(pictures):
     batch = next(iter(lf.Loader([{"label": i, "image": image} for i, image in enumerate(images)], 32, transform=Flip())))
     assert batch["label"].tolist() == [*range(32)]
     assert 0 < sum(torch.equal(a, b) for a, b in zip(batch["image"], images)) < 32
-    with pytest.warns(lf.TrainingWarning, match="Flip, which it has, draws once a call"):
+    with pytest.warns(lf.TrainingWarning, match="Flip, which it has, draws once per call"):
         lf.Loader(pictures, 4, transform=lambda data, flip=Flip(): flip(data))
 
 

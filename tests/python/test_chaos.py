@@ -72,15 +72,6 @@ def test_a_planted_mistake_in_a_log_is_found(log, word):
     assert any(word in problem for problem in judged(log)), judged(log)
 
 
-def test_only_the_position_in_doubt_may_be_missing():
-    log = [row for row in sound_log() if (row.epoch, row.number) != (0, 2)]
-    assert checks.each_position_once(log, EPOCHS, BATCHES, [(0, 2)]) == []
-    assert checks.each_position_once(log, EPOCHS, BATCHES, [(0, 1)]) != []
-    assert checks.each_position_once([*sound_log(), sound_log()[-1]], EPOCHS, BATCHES, [(1, 2)]) != [], (
-        "twice is never in doubt"
-    )
-
-
 def test_two_ranks_hold_every_id_once_between_them():
     mine, theirs = sound_log()[::2], sound_log()[1::2]
     assert checks.each_id_once([mine, theirs], SAMPLES, EPOCHS) == []

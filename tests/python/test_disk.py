@@ -109,8 +109,8 @@ def test_damage_costs_fetches_and_nothing_else(folder, tmp_path):
 
 def test_options_that_make_no_sense_are_named(folder, tmp_path):
     for options, words in [
-        ({"disk": tmp_path}, "belong together"),
-        ({"disk_bytes": "1GB"}, "belong together"),
+        ({"disk": tmp_path}, "need each other"),
+        ({"disk_bytes": "1GB"}, "need each other"),
         ({"disk": tmp_path, "disk_bytes": "1MB"}, "64 MiB"),
         ({"disk": tmp_path, "disk_bytes": "a lot"}, "disk_bytes"),
         ({"disk": folder / "class0" / "00.png", "disk_bytes": "1GB"}, "disk folder"),

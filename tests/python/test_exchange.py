@@ -150,7 +150,7 @@ def test_ranks_that_disagree_are_refused_on_both_with_what_differs_and_nobody_ha
         "samples is 96 on rank 0 and 88",
         "epoch is 0 on rank 0 and 3",
         "process 1: this loader is closed",
-        "of the ranks [0, 0]",
+        "have ranks [0, 0]",
     )
     assert all(part in text for part, text in zip(expected, told, strict=True)), told
     assert [text for _, text in second][:4] == told[:4], "both are told the same"

@@ -160,7 +160,7 @@ def test_its_words_come_back():
         ({"hue": 0.6}, "hue=0.6 must be a finite number, 0 to 0.5"),
         ({"hue": (-0.6, 0.1)}, "hue=-0.6 must be a finite number, -0.5 to 0.5"),
         ({"hue": 0.1, "jitter": 1.5}, "jitter=1.5 must be a finite number, 0 to 1"),
-        ({"jitter": 0.8}, "jitter=0.8 is the chance that colours change: say how"),
+        ({"jitter": 0.8}, "jitter=0.8 is the probability of a colour change, and no change is given"),
         ({"grayscale": True}, "grayscale=True must be a finite number"),
     ],
 )

@@ -161,7 +161,7 @@ def test_what_is_no_batchs_is_a_plain_dict(batch):
     doubled = [(k, v * 2 if isinstance(v, torch.Tensor) else v) for k, v in batch.items()]
     third = next(iter(made()))
     assert type(kind(doubled)) is dict and type(kind()) is dict
-    with pytest.raises(lf.UsageError, match=r"dict is no batch of this loader: .*batch.to\(device\)"):
+    with pytest.raises(lf.UsageError, match=r"dict is not a batch of this loader: .*batch.to\(device\)"):
         found_in[id(batch)].cross_entropy(torch.zeros(8, 3), dict(third))
 
 

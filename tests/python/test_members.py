@@ -193,7 +193,7 @@ def test_scores_choose_among_them_and_a_state_goes_on(shards):
         assert batch.ids.tolist() == order[2]
         del order[2]
     assert len(order) == 2
-    with pytest.raises(lf.Error, match="taken with dataset"):
+    with pytest.raises(lf.Error, match="saved with dataset"):
         made({**ALL, "caption": "json", "about": "txt"}).load_state_dict(state)
 
 

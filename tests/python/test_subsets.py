@@ -182,7 +182,7 @@ def test_folders_follow_each_other_and_classes_must_be_the_same(tmp_path):
     assert both.cache_bytes("decoded") == one.cache_bytes("decoded") + three.cache_bytes("decoded")
     with pytest.raises(lf.SettingsError, match=r'part 1 has the classes \["x", "z"\] and part 0 \["x", "y"\]'):
         one + folder("c", "xz")
-    with pytest.raises(lf.SettingsError, match=r"images of part 1 .*\[5, 5, 3\].*\[4, 4, 3\].*one resize="):
+    with pytest.raises(lf.SettingsError, match=r"images of part 1 .*\[5, 5, 3\].*\[4, 4, 3\].*same resize="):
         one + folder("dd", "xy", side=5)
 
 
@@ -207,5 +207,5 @@ def test_a_dataset_behind_another_that_draws_at_random_is_found_before_a_cache_f
             return np.random.rand(3).astype(np.float32), i
 
     both = lf.open(numbers) + lf.open(Random())
-    with pytest.raises(lf.SettingsError, match="of this Random is another one each time"):
+    with pytest.raises(lf.SettingsError, match="of this Random changes each time"):
         lf.Loader(both, 8, cache="50%")

@@ -56,7 +56,7 @@ def test_a_state_of_all_ranks_is_loaded_as_that_of_one(numbers):
         resumed = Batches(made())
         resumed.load_state_dict(saved)
         assert [batch.ids.tolist() for batch in resumed] == rest
-    with pytest.raises(lf.SettingsError, match=r"2 states were given, of the ranks \[0, 0\] of 1"):
+    with pytest.raises(lf.SettingsError, match=r"2 states given, of ranks \[0, 0\] of 1"):
         batches.load_state_dict({"ranks": state["ranks"] * 2})
 
 
@@ -78,7 +78,7 @@ def test_torchruns_ranks_share_the_samples_and_train_one_model(tmp_path, way):
     digits = pixels.astype("float32") / 16, labels
     for rank in range(2):
         other = lf.Loader(digits, 64, sampler="importance", cache="30%", rank=1 - rank, world_size=2, seed=0)
-        with pytest.raises(lf.SettingsError, match=f"is that of rank {rank} of 2, and this is rank {1 - rank} of 2"):
+        with pytest.raises(lf.SettingsError, match=f"is of rank {rank} of 2, and this is rank {1 - rank} of 2"):
             other.load_state_dict(states[rank])
     alone = lf.Loader(digits, 64, sampler="importance", cache="30%", rank=0, world_size=1, seed=0)
     alone.load_state_dict({"ranks": states})

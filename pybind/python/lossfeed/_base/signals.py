@@ -54,7 +54,9 @@ def of_signal(error: BaseException) -> bool:
         # A function that was only about to begin may be passed over.
         if before is not None and before.tb_frame is interrupted[0] and _begins(before):
             interrupted.append(before.tb_frame.f_back)
-        if any(frame in interrupted and isinstance(signum, int) for signum, frame in zip(given, given[1:]) if frame is not None):
+        # By identity: what a function was called with may be an array, whose == is no truth value.
+        pairs = [signum for signum, frame in zip(given, given[1:]) if any(frame is one for one in interrupted if one)]
+        if any(isinstance(signum, int) for signum in pairs):
             return True
         trace, before = trace.tb_next, trace
     return False

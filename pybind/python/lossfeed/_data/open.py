@@ -60,8 +60,8 @@ def open(
 
     Args:
         data: a path or URL of class folders, tar shards (``"train-{0000..0146}.tar"``) or Parquet files: local,
-            ``s3://``, ``gs://``, ``az://``, ``http(s)://``, ``hf://datasets/OWNER/NAME``. Or ``(x, y)``, a longer tuple
-            or a dict of arrays or CPU tensors; ``.npy``, ``.npz`` or ``.safetensors`` files, alone or as such a tuple
+            ``s3://``, ``gs://``, ``az://``, ``http(s)://``, ``file://``, ``hf://datasets/OWNER/NAME``. Or ``(x, y)``, a
+            longer tuple or a dict of arrays or CPU tensors; ``.npy``, ``.npz`` or ``.safetensors`` files, alone or as such a tuple
             or dict; files of raw records (``dtype``); a map-style Python dataset. Images are uint8 (height, width,
             channels), labels int64.
         mode: ``"auto"`` (channels as the first image has them), ``"rgb"`` or ``"gray"``.

@@ -283,10 +283,10 @@ class _Worker:
 def _kill(workers: list[_Worker], made_by: Process, wait_s: float = 1.0) -> None:
     if not made_by.is_this():
         return
-    for worker in workers:
-        worker.process.kill()
-    if wait_s:
+    with contextlib.suppress(ValueError):  # closed: they have ended, and all were waited for
         for worker in workers:
+            worker.process.kill()
+        for worker in workers if wait_s else ():
             worker.process.join(wait_s)
 
 
