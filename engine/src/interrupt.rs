@@ -23,7 +23,7 @@ pub struct Wait {
     ended: OnceCell<Error>,
 }
 
-/// How often it is asked whether a wait ends.
+/// Time between two questions whether a wait ends.
 const ASKED_EVERY: Duration = Duration::from_millis(50);
 
 impl Wait {
@@ -32,7 +32,7 @@ impl Wait {
         Self { asked: Cell::new(Instant::now()), ended: OnceCell::new() }
     }
 
-    /// Whether it has to end.
+    /// True once the wait has to end.
     pub fn ends(&self) -> bool {
         if self.ended.get().is_none()
             && self.asked.get().elapsed() >= ASKED_EVERY

@@ -37,9 +37,7 @@
 //! no clock, starts no thread, owns no byte and has no `unsafe`. The *effect half* moves (bytes, memory, devices,
 //! threads). `engine/ARCHITECTURE.md` draws the house; `tests/house.rs` checks its arrows.
 
-pub use lossfeed_control::{
-    circuit, control, crew, decided, error, index, jobs, lead, ledger, policy, random, sampler, sim, tune, types,
-};
+pub use lossfeed_control::{control, error, index, jobs, ledger, policy, random, sampler, sim, tune, types};
 pub use lossfeed_disk as disk;
 pub use lossfeed_journal as journal;
 pub use lossfeed_stats as stats;

@@ -405,7 +405,7 @@ impl Settings {
         Ok(())
     }
 
-    /// What ranks that exchange scores cannot have.
+    /// Refuses settings that `ranks="exchange"` cannot have.
     fn check_exchange(&self) -> Result<()> {
         if self.sampler.looks_at_residents() {
             return Err(Error::settings(format!(

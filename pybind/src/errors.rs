@@ -108,7 +108,7 @@ pub(crate) fn came_from_python() -> bool {
     PYTHONS.get()
 }
 
-/// What a signal's handler raises while this thread, which has come from Python, waits for a source.
+/// The exception of a signal's handler, run on a Python thread that waits for a source.
 pub(crate) fn interrupted() -> Option<Error> {
     let raised = came_from_python().then(|| Python::try_attach(|py| py.check_signals()))??.err()?;
     let text = raised.to_string();

@@ -14,7 +14,7 @@ pub(crate) fn sampler_options() -> Vec<(&'static str, Vec<String>)> {
     NAMES.into_iter().map(|name| (name, options(name))).collect()
 }
 
-/// What is wrong with a sampler's options (JSON): the first whose value is of the wrong kind, and what is expected; or no
+/// The first fault in a sampler's options (JSON): the option with a value of the wrong kind, and what it takes; or no
 /// name, and the refusal of a value out of range. None if nothing is. The ranges of `auto` depend on the run.
 #[pyfunction]
 pub(crate) fn sampler_problem(settings: &str) -> Option<(String, String)> {

@@ -1,4 +1,4 @@
-//! What adjusts itself is told alike everywhere: the page for users and the counters' help follow the table of knobs.
+//! Self-adjusting numbers are described alike everywhere: page and counters' help follow the table of knobs.
 
 use lossfeed::stats::Counters;
 use lossfeed::tune::Knob;

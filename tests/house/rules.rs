@@ -70,7 +70,7 @@ const EFFECT: &[(&str, u32)] = &[
 /// The folders of the source's crate by rank, and what is beside them for all of them.
 const SOURCE: &[(&str, u32)] =
     &[("decode", 0), ("sample", 1), ("options", 2), ("request", 3), ("format", 4), ("wrap", 5), ("place", 6)];
-const BESIDE_SOURCE: &[&str] = &["stop", "shown", "runtime", "circuit", "decided", "process"];
+const BESIDE_SOURCE: &[&str] = &["stop", "shown", "runtime", "tune", "process"];
 
 /// Settings are plain values; some of them are the pure half's and the source's own. Rooms that only move bytes get
 /// what they need handed in.

@@ -1,4 +1,4 @@
-"""What a function of the user's raises: a loop that ends without an error has delivered the whole epoch."""
+"""Exceptions of the user's functions: a loop that ends without an error has delivered the whole epoch."""
 
 import contextlib
 import os

@@ -25,7 +25,7 @@ PATIENT = {"timeout": 300.0, "retry_timeout": 300.0}
 
 
 class Asked(BaseException):
-    """What a handler raises."""
+    """The exception of a handler."""
 
 
 @contextlib.contextmanager

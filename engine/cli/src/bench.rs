@@ -1,4 +1,4 @@
-//! What `lossfeed replay` compares and reads: ours, or that of `lossfeed-lab`.
+//! The policies and file formats of `lossfeed replay`: ours, or those of `lossfeed-lab`.
 
 use std::fs::File;
 use std::path::Path;
@@ -7,7 +7,7 @@ use lossfeed_control::Result;
 use lossfeed_control::policy::{self, Entry};
 use lossfeed_control::sim::{Trace, Watch};
 
-/// What a program brings to the command.
+/// A program's policies, readers and counters for the command.
 #[derive(Clone, Copy)]
 pub struct Bench<'a> {
     /// The policies there are; all of them are replayed where none is named.
@@ -20,7 +20,7 @@ pub struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// By the name that a user types; `app` is what the paper calls `shade`.
+    /// The policy of a name that a user types; the paper calls `shade` `app`.
     pub(crate) fn find(&self, name: &str) -> Result<&'static Entry> {
         policy::find_in(self.policies, if name == "app" { "shade" } else { name })
     }

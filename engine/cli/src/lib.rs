@@ -70,7 +70,7 @@ pub fn run(args: &[OsString], train: &mut dyn FnMut(&TrainArgs) -> i32) -> i32 {
     }
 }
 
-/// Where a command or option is that was ours once.
+/// The new place of a command or option that `lossfeed` had before the lab was split off.
 fn moved(error: &clap::Error) -> Option<String> {
     let said = |kind| match error.get(kind) {
         Some(ContextValue::String(word)) => Some(&word[..]),

@@ -1,5 +1,5 @@
 //! `lossfeed replay`: a recorded run through cache policies, on the same ledger the live cache uses; or a run that
-//! samplers draw anew. The program `lossfeed-lab` runs the same with more policies and kinds of files: a [`Bench`].
+//! samplers draw again. The program `lossfeed-lab` runs the same with more policies and kinds of files: a [`Bench`].
 
 #[cfg(test)]
 mod tests;
@@ -77,7 +77,7 @@ type Named = (String, SamplerSettings);
 /// One replay to be made.
 struct Asked<'a> {
     sampler: Option<&'a Named>,
-    /// As it was typed.
+    /// The name as it was typed.
     name: &'a str,
     policy: &'static Entry,
     /// Of the dataset, and in bytes.
@@ -366,7 +366,7 @@ fn assumed(args: &ReplayArgs, source: &Source, samplers: &[Named], costs: Option
     assumed
 }
 
-/// What is taken for true where a sampler draws the orders.
+/// Assumptions of a run whose orders a sampler draws.
 fn assumed_of_samplers(assumed: &mut Vec<String>, args: &ReplayArgs, source: &Source, samplers: &[Named]) {
     let from = match source {
         Source::Planted(_) => format!(

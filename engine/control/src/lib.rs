@@ -33,5 +33,4 @@ pub mod tune;
 pub mod types;
 
 pub use error::{Error, ErrorKind, Result, printable};
-pub use tune::{circuit, crew, decided, lead};
 pub use types::{Dtype, SampleId, TensorSpec};

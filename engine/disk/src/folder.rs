@@ -43,7 +43,7 @@ pub(crate) struct Listed {
     pub(crate) used: Duration,
 }
 
-/// What is left free on the disk: this part of it, and no more than so many bytes.
+/// Free space that is reserved on the disk: this part of it, at most so many bytes and at most the tier's limit.
 const FREE_PART: u64 = 20;
 const FREE_MAX: u64 = 10 << 30;
 
@@ -159,10 +159,10 @@ impl Folder {
         Ok(rustix::fs::utimensat(&self.fd, name.text(), &times, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// The bytes that may be written before less is free than is left free.
-    pub(crate) fn spare(&self) -> io::Result<u64> {
+    /// Bytes that may be written before the reserve of a tier with this limit is touched.
+    pub(crate) fn spare(&self, limit_bytes: u64) -> io::Result<u64> {
         let disk = rustix::fs::fstatvfs(&self.fd)?;
-        let reserve = (disk.f_blocks * disk.f_frsize / FREE_PART).min(FREE_MAX);
+        let reserve = (disk.f_blocks * disk.f_frsize / FREE_PART).min(FREE_MAX).min(limit_bytes);
         Ok((disk.f_bavail * disk.f_frsize).saturating_sub(reserve))
     }
 

@@ -26,7 +26,7 @@
 //! it record by record up to the first bad one, and ends it there. A run that ends early leaves a short segment, and the
 //! next one to write goes on in it.
 //!
-//! What is written leaves room on the disk: a twentieth of it, 10 GiB at most, which the run's checkpoints may need.
+//! Writing leaves room on the disk for the run's checkpoints: a twentieth of it, at most 10 GiB or the tier's limit.
 //! While less is free, or the disk is full, nothing is written, with one warning; it is tried again every ten seconds.
 //! When the disk refuses otherwise, writing ends for good. Reading goes on either way.
 //!

@@ -1,4 +1,4 @@
-//! Which segments' files are open: a process may have 1,024 files open by default, and a folder may have hundreds of
+//! The segment files that are open. A process may have 1,024 files open by default, and a folder may have hundreds of
 //! segments for each dataset. So few are open at a time, of all tiers of the process together.
 
 use std::collections::VecDeque;
@@ -7,6 +7,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
+use lossfeed_sync::process::pid;
 use lossfeed_sync::{Mutex, PerProcess};
 
 /// The most that are open, beside those that are being written or read.
@@ -46,7 +47,7 @@ impl OpenFile {
 
     /// Puts itself into the row, and closes others that were not used for longest.
     fn make_room(self: &Arc<Self>) {
-        let mut open = OPEN.of(std::process::id()).lock();
+        let mut open = OPEN.of(pid()).lock();
         open.push_back(Arc::downgrade(self));
         if open.len() > OPEN_MAX {
             open.retain(|one| one.strong_count() > 0);

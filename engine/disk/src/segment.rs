@@ -36,7 +36,7 @@ pub(crate) struct Segment {
 struct Value {
     worth: Worth,
     used: Duration,
-    /// Where its records end, and what their fetches took, when it was complete.
+    /// The end of its records, and the cost of their fetches, when it was complete.
     known: (u64, u64),
 }
 
@@ -44,7 +44,7 @@ struct Value {
 pub(crate) struct Contents {
     pub(crate) entries: Vec<Entry>,
     pub(crate) cost_us: u64,
-    /// Where its records end.
+    /// The end of its records, in bytes from the file's start (exclusive).
     pub(crate) end: u64,
 }
 
@@ -93,7 +93,7 @@ impl Segment {
         self.value.lock().known = (contents.end, contents.cost_us);
     }
 
-    /// Where its records ended when it was complete, and what their fetches had taken.
+    /// The end of its records when it was complete, and the cost of their fetches.
     pub(crate) fn known(&self) -> (u64, u64) {
         self.value.lock().known
     }

@@ -87,7 +87,7 @@ pub(crate) struct Shared {
     pub(crate) settled: Condvar,
     /// Nothing is written any more: the disk refused.
     pub(crate) off: AtomicBool,
-    /// By which pauses are measured: a clock on the wall may be set.
+    /// The start of the clock that measures pauses: the wall clock may be set back.
     pub(crate) begun: Instant,
     /// Until then nothing is written, ms since it begun: it is not worth it, or there is no room.
     pub(crate) declined_until_ms: AtomicU64,
@@ -99,7 +99,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Whether nothing is written for now.
+    /// True while nothing is written.
     pub(crate) fn declines(&self) -> bool {
         (self.begun.elapsed().as_millis() as u64) < self.declined_until_ms.load(Relaxed)
     }

@@ -15,7 +15,7 @@ use crate::policy::{self, Policy, Worth};
 use crate::segment::{self, Contents, Segment};
 use crate::shared::{Item, Shared};
 
-/// How often the folder is looked at, and for how long nothing is written once nothing was worth it or had room.
+/// Time between two looks at the folder, and the pause in writing after nothing was worth it or had room.
 const LOOK_AROUND: Duration = Duration::from_secs(10);
 /// Records are gathered until they make a write of this size, or nothing more is queued.
 const WRITE_BYTES: usize = 1 << 20;
@@ -32,7 +32,7 @@ struct Active {
     segment: Arc<Segment>,
     /// Open, and locked, as long as it is written.
     file: Arc<File>,
-    /// What is written.
+    /// The records of the segment that is written.
     contents: Contents,
     /// What comes next, and its entries: not written yet.
     gathered: Vec<u8>,
@@ -238,7 +238,7 @@ impl Writer {
         #[cfg(test)]
         return Ok(self.shared.spare.load(Relaxed));
         #[cfg(not(test))]
-        self.shared.folder.spare()
+        self.shared.folder.spare(self.shared.limit_bytes)
     }
 
     /// A write was refused: for now, or for good.
@@ -251,8 +251,8 @@ impl Writer {
             tracing::warn!(
                 target: "lossfeed::disk",
                 folder = %self.shared.folder.path().display(),
-                "the disk tier's disk has less free than a twentieth (10 GiB at most), which is left to others: nothing is written \
-                 until there is more"
+                "the disk tier pauses writing: its disk has less free than the reserve, a twentieth of the disk but at \
+                 most 10 GiB or the tier's own limit"
             );
         }
     }
@@ -479,7 +479,7 @@ impl Drop for Gone {
     }
 }
 
-/// As a disk says that has no room left.
+/// The error of a disk without room.
 fn full() -> io::Error {
     io::ErrorKind::StorageFull.into()
 }

@@ -57,7 +57,7 @@ pub(crate) struct LabReplayArgs {
     pub(crate) trained: Option<PathBuf>,
 }
 
-/// What `lossfeed-lab replay` reads.
+/// The file formats of `lossfeed-lab replay`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TraceFormat {
     /// By the file's first line and its name

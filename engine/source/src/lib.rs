@@ -50,5 +50,5 @@ pub use request::{AGAIN, Flow};
 #[doc(hidden)]
 pub use sample::picture_and_tail;
 
-use lossfeed_control::{circuit, decided, error, random, types};
+use lossfeed_control::{error, random, tune, types};
 use lossfeed_sync::process;

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lossfeed_control::circuit::State;
 use lossfeed_control::tune::Knob;
+use lossfeed_control::tune::circuit::State;
 
 /// How a number behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 /// A finite number above zero.
 ///
 /// # Errors
-/// What must be typed.
+/// The form that the option takes.
 pub fn positive(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(x) if x > 0.0 && x.is_finite() => Ok(x),
@@ -14,7 +14,7 @@ pub fn positive(text: &str) -> Result<f64, String> {
 /// A share from 0 to 1.
 ///
 /// # Errors
-/// What must be typed.
+/// The form that the option takes.
 pub fn fraction(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(x) if (0.0..=1.0).contains(&x) => Ok(x),
@@ -25,7 +25,7 @@ pub fn fraction(text: &str) -> Result<f64, String> {
 /// "250us", "2ms" or "1.5s" → seconds. A number without a unit is refused, for nobody knows what was meant: 20 of what?
 ///
 /// # Errors
-/// What must be typed.
+/// The form that the option takes.
 pub fn seconds(text: &str) -> Result<f64, String> {
     let (number, unit) = split_unit(text);
     let scale = match unit {
@@ -49,7 +49,7 @@ pub fn seconds(text: &str) -> Result<f64, String> {
 /// "64KiB", "20MB", "1.5GiB" or plain bytes → bytes.
 ///
 /// # Errors
-/// What must be typed.
+/// The form that the option takes.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let (number, unit) = split_unit(text);
     let scale = match unit.trim_end_matches("/s").to_ascii_lowercase().as_str() {

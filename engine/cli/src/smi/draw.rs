@@ -239,7 +239,7 @@ fn details(screen: &mut Screen, engine: &Engine, levels: [&'static str; 8]) {
     }
 }
 
-/// How often a number that adjusts itself has changed, and why last; `None` while it has not.
+/// Count and last reason of a self-adjusting number's changes; `None` before the first.
 fn changed(engine: &Engine, knob: Knob) -> Option<String> {
     let about = knob.about();
     let code = engine.counter(about.reason)?.checked_sub(1)?;

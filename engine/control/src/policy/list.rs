@@ -64,7 +64,7 @@ impl Lists {
     pub fn oldest(&self, list: u32) -> Option<SampleId> {
         self.member(self.nodes[(self.samples + list) as usize].newer)
     }
-    /// Takes the oldest of `list`, one after the other, until they free `missing` bytes together. Takes nobody and
+    /// Takes the oldest of `list`, one after the other, until they free `missing` bytes together. Takes none and
     /// returns false if all are not enough.
     pub fn take_oldest(&mut self, list: u32, missing: u64, sizes: &Sizes, victims: &mut Vec<SampleId>) -> bool {
         let (mut freed, before) = (0, victims.len());

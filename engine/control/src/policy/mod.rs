@@ -27,7 +27,7 @@ use crate::index::queue::Key;
 use crate::index::{NextUse, PriorityQueue, Residents, ScoreTable, Sizes};
 use crate::types::SampleId;
 
-/// The policies a training run can use, in the order in which they are listed and replayed. Whoever lists, checks or
+/// The policies a training run can use, in the order in which they are listed and replayed. Code that lists, checks or
 /// makes one asks here: the command line, Python, settings and errors.
 pub const ALL: [Entry; 9] = [
     lru::ENTRY,
@@ -216,7 +216,7 @@ pub fn check_members(ids: impl Iterator<Item = SampleId>, view: &View<'_>) -> Re
     }
 }
 
-/// Takes the least of `queue`, one after the other, until they free `missing` bytes together. Takes nobody and returns
+/// Takes the least of `queue`, one after the other, until they free `missing` bytes together. Takes none and returns
 /// false if one of them does not give way, or if all are not enough.
 #[inline]
 pub fn take_least<K: Key>(

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::policy::{self, Entry, Needs};
 
 /// Makes [`SamplerSettings`] of the samplers there are: a line each, with the type of its options and the name that
-/// users type. Whoever lists, reads or makes one follows.
+/// users type. All code that lists, reads or makes samplers follows it.
 macro_rules! samplers {
     ($($(#[$doc:meta])* $Sampler:ident = $name:literal,)+) => {
         /// The names that users may type. [`Given`] is asked for by those who bring ids.

@@ -45,7 +45,7 @@ pub struct Replay {
     /// Accesses at which another sample was delivered than was asked for; `None` under a policy that never does that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub substituted: Option<u64>,
-    /// What [`Options::watch`] counted.
+    /// Counts of [`Options::watch`].
     #[serde(flatten)]
     pub watched: BTreeMap<&'static str, u64>,
     /// By epoch, [`EPOCHS_MAX`](super::EPOCHS_MAX) at most.

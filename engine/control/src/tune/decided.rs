@@ -1,4 +1,4 @@
-//! What was decided about reading while a run goes on, and why: for its journal, its page of numbers and `smi`.
+//! Decisions about reading during a run, and their reasons: for its journal, its stats page and `smi`.
 //!
 //! None of it changes who is in a batch. What does, the sampler, is decided at the borders of epochs and has events of
 //! its own.

@@ -4,16 +4,16 @@
 use super::requests::Requests;
 use super::{circuit, crew, lead};
 
-/// What is said of a number that is set while a run goes on.
+/// A self-adjusting number's names, range and counters.
 #[derive(Debug)]
 pub struct About {
     /// The journal's word for it.
     pub name: &'static str,
     /// What it is.
     pub sets: &'static str,
-    /// From where to where it goes.
+    /// Its range.
     pub range: &'static str,
-    /// What a user gives to set it himself, or to have it set at all.
+    /// The keyword that fixes the number, or that turns its rule on.
     pub given: &'static str,
     /// The counter that has its value.
     pub gauge: &'static str,

@@ -1,7 +1,7 @@
-//! What adjusts itself while a run goes on: a file or folder a rule, and the table of what the rules set.
+//! Self-adjusting numbers of a run: a file or folder a rule, and the table of what the rules set.
 //!
 //! A rule is a plain value without a clock. It is told what was seen, and answers with another number or with nothing.
-//! Who measures and who obeys is in the effect half. No rule changes which samples are in a batch that is decided; what
+//! Measuring and obeying is the effect half's. No rule changes which samples are in a batch that is decided; what
 //! shapes orders (`pace`, `budget`, `block`) is set between epochs and kept in a run's state.
 //!
 //! | file | rule |

@@ -1,4 +1,4 @@
-//! What authors' public code does, whatever their papers say: whole simulations, quirks included.
+//! The authors' public code, whatever their papers say: whole simulations, quirks included.
 
 mod dlcache;
 mod icache;

@@ -1,4 +1,4 @@
-//! What the lab adds to the command.
+//! The lab's part of the command.
 
 use super::*;
 

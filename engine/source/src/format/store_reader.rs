@@ -25,7 +25,7 @@ use crate::request::store::{Store, Wanted};
 use crate::sample::{Decisions, Traffic};
 use crate::types::SampleId;
 
-/// As often a caller that waits is asked whether it still wants its samples.
+/// Time between two questions whether a waiting caller still wants its samples.
 const STOP_SOON: Duration = Duration::from_millis(50);
 
 /// Reads samples of a catalog from a store.

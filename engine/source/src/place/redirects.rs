@@ -16,7 +16,7 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::{Client, NoProxy, Proxy, tls};
 use url::Url;
 
-/// As many as reqwest follows.
+/// Most redirects of one request; reqwest's own limit.
 const REDIRECTS_MAX: usize = 10;
 /// The headers of a request that a server gets which was not asked itself.
 const FOR_OTHERS: [&str; 8] = [

@@ -12,24 +12,24 @@ use crate::shown::without_secrets;
 /// A kind of URL.
 #[derive(Debug)]
 pub struct Scheme {
-    /// As it is written, such as `s3://`.
+    /// The prefix as it is written, such as `s3://`.
     pub name: &'static str,
-    /// What it reaches.
+    /// The kind of store or place that it reaches.
     pub help: &'static str,
-    /// What may be before `://`.
+    /// The words that may stand before `://`.
     spellings: &'static [&'static str],
-    /// How its store is reached. None for files of this machine.
+    /// The connection to its store. None for files of this machine.
     #[cfg(feature = "cloud")]
     pub(crate) reach: Option<Reach>,
 }
 
-/// How a store is reached.
+/// A store's connection.
 #[cfg(feature = "cloud")]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reach {
     /// The store of a URL, and the keys that it stands for.
     pub(crate) connect: fn(&str, &OpenOptions) -> Result<Target>,
-    /// What tells that store apart from others, without asking it.
+    /// A name that tells the store from others, found without asking it.
     pub(crate) place: fn(&str, &OpenOptions) -> Result<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What a URL of a store stands for.
+//! A store's URL, resolved.
 
 use std::sync::Arc;
 

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::identity::Stamp;
 use crate::error::{Error, Result};
 
-/// What a file is now, for people.
+/// A file's state now, for people.
 pub(crate) fn now(meta: &Metadata) -> String {
     format!(
         "now {} bytes; its times are modified {}.{:09}, changed {}.{:09}",

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::decided::{Decided, Knob};
+use crate::tune::decided::{Decided, Knob};
 use lossfeed_control::tune::tuner::{INTERVAL_S, Seen, Tuner};
 
 /// Waits that are remembered of an interval; of more, the last.
@@ -151,8 +151,8 @@ mod tests {
                 flow.begin(now);
             }
         }
-        let follows = crate::decided::Requests::Follows.words();
-        assert_eq!(changes[0], (8, 16, crate::decided::Requests::MayBeMore.words()));
+        let follows = crate::tune::decided::Requests::Follows.words();
+        assert_eq!(changes[0], (8, 16, crate::tune::decided::Requests::MayBeMore.words()));
         assert_eq!(changes[1..], [(16, 32, follows), (32, 64, follows)]);
     }
 }

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use lossfeed_sync::Mutex;
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 
-use crate::decided::Decided;
 use crate::request::flow::Flow;
 use crate::sample::Listeners;
+use crate::tune::decided::Decided;
 
 pub(crate) struct Lanes {
     free: Semaphore,
@@ -102,8 +102,8 @@ impl Drop for Lane<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decided::Knob;
     use crate::sample::Decisions;
+    use crate::tune::decided::Knob;
     use lossfeed_control::tune::tuner::Seen;
     use std::sync::Arc;
 

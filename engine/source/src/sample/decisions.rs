@@ -8,8 +8,8 @@ use std::sync::{Arc, Weak};
 
 use lossfeed_sync::{Mutex, PerProcess};
 
-use crate::decided::Decided;
 use crate::process::pid;
+use crate::tune::decided::Decided;
 
 /// Of more that wait the oldest are lost: somebody looks once a batch.
 const WAITING_MAX: usize = 256;
@@ -63,7 +63,7 @@ impl Listeners {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decided::Knob;
+    use crate::tune::decided::Knob;
 
     #[test]
     fn every_run_that_lives_is_told_in_order_and_the_oldest_give_way() {

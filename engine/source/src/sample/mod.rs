@@ -26,8 +26,8 @@ pub use fingerprint::Fingerprint;
 pub use payload::{apart, picture_and_tail};
 pub use pieces::{Piece, PieceKind};
 
-use crate::circuit::State;
 use crate::error::Result;
+use crate::tune::circuit::State;
 pub use crate::types::SIZE_UNKNOWN;
 use crate::types::{SampleId, TensorSpec};
 use std::ops::{AddAssign, ControlFlow};
@@ -100,14 +100,14 @@ impl AddAssign for Traffic {
     }
 }
 
-/// What a circuit has counted since the dataset was opened.
+/// A circuit breaker's counts since the dataset was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CircuitNumbers {
     /// As it is now.
     pub state: State,
     /// Times that it opened, after half-open too.
     pub opened: u64,
-    /// Why it opened or closed last, by [`Why::code`](crate::circuit::Why::code); 0: it never did.
+    /// Why it opened or closed last, by [`Why::code`](crate::tune::circuit::Why::code); 0: it never did.
     pub why: u64,
     /// Samples that the tier was not asked for, because the circuit was open.
     pub skipped: u64,

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use lossfeed_sync::Mutex;
 use proptest::prelude::*;
 
-use crate::circuit::Outcome;
 use crate::tests::archive;
+use crate::tune::circuit::Outcome;
 use crate::types::Dtype;
 use crate::types::{SampleId, TensorSpec};
 use crate::wrap::on_disk::OnDisk;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use lossfeed_sync::Mutex;
 
-use crate::circuit::{LOSS_US, Outcome, PAUSE_MAX_US, PROBE_SAMPLES, State, Why};
-use crate::decided::Knob;
 use crate::tests::conformance::{Faulty, bytes_of, kept, stored};
+use crate::tune::circuit::{LOSS_US, Outcome, PAUSE_MAX_US, PROBE_SAMPLES, State, Why};
+use crate::tune::decided::Knob;
 use crate::types::SampleId;
 use crate::wrap::on_disk::OnDisk;
 use crate::wrap::tier::Tier;

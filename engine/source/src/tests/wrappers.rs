@@ -10,8 +10,8 @@ use std::time::Duration;
 use lossfeed_disk::Numbers;
 use lossfeed_sync::Mutex;
 
-use crate::circuit::{Outcome, State};
 use crate::error::Result;
+use crate::tune::circuit::{Outcome, State};
 use crate::types::Dtype;
 use crate::types::{SampleId, TensorSpec};
 use crate::wrap::tier::Tier;

@@ -14,10 +14,10 @@ use std::time::Duration;
 use lossfeed_disk::{Disk, Key, Policy, ReadAt, Settings, Wanted};
 use sha2::{Digest, Sha256};
 
-use crate::circuit::Outcome;
 use crate::error::{Error, Result};
 use crate::options::DiskTier;
 use crate::sample::Source;
+use crate::tune::circuit::Outcome;
 use crate::types::{SampleId, TensorSpec};
 use crate::wrap::tier::Tier;
 use crate::wrap::tiered::Tiered;

@@ -8,7 +8,7 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use crate::circuit::Outcome;
+use crate::tune::circuit::Outcome;
 use crate::types::SampleId;
 
 /// See the module's head.

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use lossfeed_disk::Numbers;
 use lossfeed_sync::Mutex;
 
-use crate::circuit::{Change, Circuit, Leave, Outcome, PROBE_SAMPLES, State, Why};
 use crate::error::Result;
 use crate::process::Process;
 use crate::sample::{CircuitNumbers, Decisions, Form, Listeners, Payload, Piece, Source, Traffic};
+use crate::tune::circuit::{Change, Circuit, Leave, Outcome, PROBE_SAMPLES, State, Why};
 use crate::types::{SampleId, TensorSpec};
 use crate::wrap::tier::Tier;
 

@@ -1,1 +1,1 @@
-"""What every other folder uses: exceptions, checks of keywords, literals, sizes, memory of NumPy and torch, processes."""
+"""Base of all other folders: exceptions, checks of keywords, literals, sizes, memory of NumPy and torch, processes."""

@@ -20,7 +20,7 @@ LONGEST_S = 1e9
 
 
 def differs(value: Any, default: Any) -> bool:
-    """Whether a keyword was given another value than its own."""
+    """True if a keyword's value is not its default."""
     return value is not default and not (type(value) is type(default) and value == default)
 
 
@@ -35,7 +35,7 @@ def renamed(old: str, value: Any, new: str, given: Any) -> Any:
 
 
 def former(old: str, new: str) -> None:
-    """Warns whoever called lossfeed of a name that has become another."""
+    """Warns the caller of lossfeed that a name was replaced."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "lossfeed":
         level, frame = level + 1, frame.f_back

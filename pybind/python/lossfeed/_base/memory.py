@@ -77,7 +77,7 @@ def check_dense(name: str, value: Any) -> None:
     if masked is not None and isinstance(value, masked.MaskedArray):
         raise SettingsError(
             f"{name} is a masked array, and batches have no masks: fill it with filled(value), or remove the masked "
-            f"rows"
+            "rows"
         )
 
 

@@ -48,6 +48,6 @@ class OfThisProcess:
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise UsageError(
             f"a {type(self).__name__} of lossfeed cannot be pickled or copied: it belongs to this process's threads "
-            f"and memory. Pickle the loader, which is made again in the other process; its state_dict() has the "
-            f"position"
+            "and memory. Pickle the loader, which is made again in the other process; its state_dict() has the "
+            "position"
         )

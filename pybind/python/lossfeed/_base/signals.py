@@ -13,12 +13,12 @@ from typing import Any, Callable, Iterator
 
 
 def named(function: Any) -> str:
-    """What a user calls it."""
+    """The name by which a user knows it."""
     return getattr(function, "__name__", None) or type(function).__name__
 
 
 def called(keyword: str, function: Callable[..., Any], *given: Any) -> Any:
-    """What the user's function returns.
+    """Calls a function of the user's.
 
     Raises:
         RuntimeError: it raised StopIteration.
@@ -45,7 +45,7 @@ class Called:
 def of_signal(error: BaseException) -> bool:
     """Whether a handler of :mod:`signal` raised it, and not the code that it fell into.
 
-    Python calls a handler as ``handler(signum, frame)`` with the very frame that it interrupts, which nobody else does.
+    Python calls a handler as ``handler(signum, frame)`` with the very frame that it interrupts, which no other caller does.
     Asking :func:`signal.getsignal` would miss the many that put another in their place first."""
     trace, before = error.__traceback__, None
     while trace is not None:
@@ -54,16 +54,16 @@ def of_signal(error: BaseException) -> bool:
         # A function that was only about to begin may be passed over.
         if before is not None and before.tb_frame is interrupted[0] and _begins(before):
             interrupted.append(before.tb_frame.f_back)
-        # By identity: what a function was called with may be an array, whose == is no truth value.
-        pairs = [signum for signum, frame in zip(given, given[1:]) if any(frame is one for one in interrupted if one)]
-        if any(isinstance(signum, int) for signum in pairs):
+        # By identity: an argument may be an array, whose == has no truth value.
+        frames = {id(frame) for frame in interrupted if frame is not None}
+        if any(isinstance(signum, int) and id(frame) in frames for signum, frame in zip(given, given[1:])):
             return True
         trace, before = trace.tb_next, trace
     return False
 
 
 def _begins(trace: TracebackType) -> bool:
-    """Whether a function was left before its first instruction."""
+    """True if a function was left before its first instruction."""
     at, code = trace.tb_lasti, trace.tb_frame.f_code.co_code
     return at < 0 or dis.opname[code[at]] == "RESUME"
 

@@ -167,7 +167,7 @@ class Batch(Of[D, Y]):
                 said = [shape[0] if len(shape) == 1 else shape for shape in shapes]
                 raise SettingsError(
                     f"{name.lstrip('_')} of shape {said[1]} does not fit this batch's {said[0]}: a CUDA graph needs "
-                    f"batches of one size: use drop_last=True"
+                    "batches of one size: use drop_last=True"
                 )
             pairs += zip(mine, theirs, strict=True)
         for to, of in pairs:

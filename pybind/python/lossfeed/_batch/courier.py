@@ -27,7 +27,7 @@ class Courier:
         if not torch.cuda.is_available():
             raise DeviceError(
                 f"device={device!r}, but this PyTorch ({torch.__version__}) finds no CUDA device: use device='cpu', "
-                f"or run `lossfeed doctor`"
+                "or run `lossfeed doctor`"
             )
         self._torch = torch
         # "cuda" is torch's current device, which a rank may have chosen, and not the driver's first.

@@ -168,7 +168,7 @@ class Views:
                 raise SampleError(
                     f"{name} has shape {tuple(shapes[0])} in row 0 of a batch and {tuple(shapes[row])} in row {row}: "
                     f"choose how to join them: lf.Loader(…, pad={{{leaf.path!r}: 0}}) fills up with zeros, "
-                    f"pad='nested' makes "
+                    "pad='nested' makes "
                     "nested tensors, collate_fn= is yours"
                 )
             pad = bytes(_element(leaf.dtype, 0, self._torch))
@@ -307,7 +307,7 @@ def _pads(pad: Any, structure: Structure | None, torch_half: bool) -> dict[str, 
     if not leaves:
         raise SettingsError(
             f"pad={pad!r}: no array of this dataset varies in length; if one does, open the dataset with lf.open(…, "
-            f"varying=True)"
+            "varying=True)"
         )
     given = pad if isinstance(pad, Mapping) else dict.fromkeys(leaves, pad)
     found: dict[str, Any] = {}

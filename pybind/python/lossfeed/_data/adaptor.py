@@ -64,7 +64,7 @@ class Adaptor:
                 raise
             raise SampleError(
                 f"dataset item 0 raised {type(cause).__name__} while its structure was read: item 0 defines the "
-                f"structure of all items, so it must be readable when the dataset is opened or a loader is made"
+                "structure of all items, so it must be readable when the dataset is opened or a loader is made"
             ) from cause
 
     def __call__(self, ids: list[int]) -> _native.Rows:
@@ -193,7 +193,7 @@ def _pixels(image: Any, mode: str, resize: Resize | None) -> Any:
         # Pillow would cut them off at 255, and 0.5 would be 0.
         raise SampleError(
             f"an image of mode {image.mode}, whose pixels are not bytes: return numpy.asarray(image), or scale it to "
-            f"bytes"
+            "bytes"
         )
     if mode == "rgb" or (mode == "auto" and image.mode not in ("L", "RGB")):
         image = image.convert("RGB")

@@ -290,7 +290,7 @@ def python_data(
     if type(data) in (list, tuple) and _names_an_image(data[0] if data else None):
         raise SettingsError(
             f"item 0 is {data[0]!r}, a file name, which would be read as text: open a folder of class folders, or a "
-            f"dataset whose __getitem__ returns "
+            "dataset whose __getitem__ returns "
             "(PIL.Image.open(path), label)"
         )
     if type(data) is tuple and any(is_array(part) or is_tensor(part) or is_file(part) for part in data):

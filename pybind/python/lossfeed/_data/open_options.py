@@ -27,7 +27,7 @@ OF_PATHS = {
 
 @dataclass(frozen=True, kw_only=True)
 class OpenOptions:
-    """What a dataset is opened with; see :func:`lossfeed.open`."""
+    """Keywords of :func:`lossfeed.open`."""
 
     mode: literals.Mode = "auto"
     resize: tuple[int, int] | int | None = None

@@ -78,7 +78,7 @@ def refuse_random_items(data: Data) -> None:
             continue
         raise SettingsError(
             f"item {drawn} of this {type(adaptor.dataset).__name__} changes each time it is read, and the cache would "
-            f"freeze its first version: move the random part out of the dataset to after the cache "
-            f"(transform=lossfeed.ImageTransform(…) for images, or your own on batch.data), or leave out "
+            "freeze its first version: move the random part out of the dataset to after the cache "
+            "(transform=lossfeed.ImageTransform(…) for images, or your own on batch.data), or leave out "
             "cache=, or accept it with frozen_augmentation=True"
         )

@@ -37,7 +37,7 @@ def of_records(data: Any, dtype: Any, header: Any, stride: Any, target: Any) -> 
     if step is not None and kind.names is None and step % kind.base.itemsize:
         raise SettingsError(
             f"stride={step} is in bytes, which is not a multiple of values of {kind.base.itemsize} bytes: for {step} "
-            f"values "
+            "values "
             f"say stride={step * kind.base.itemsize}"
         )
     if target is not None and target not in fields:
@@ -99,7 +99,7 @@ def _of_file(path: str, size: int, fields: Any, header: int, stride: int | None,
     if held < size:
         raise SourceError(
             f"{path} has {total} bytes, which is not a record of {size} bytes behind a header of {header}: it is "
-            f"empty or cut short, "
+            "empty or cut short, "
             "or dtype= and header= are not its own"
         )
     if stride is None and held % size:

@@ -434,7 +434,7 @@ def _target_of(item: Any, pair: bool, name: str | None) -> Any:
     if name is not None:
         raise SettingsError(
             f"target={name!r} names a key, but this dataset's items are not dicts: in tuples the last element is the "
-            f"target"
+            "target"
         )
     if isinstance(item, (tuple, list)) and len(item) > 1:
         return 1 if pair else len(item) - 1

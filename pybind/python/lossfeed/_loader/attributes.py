@@ -35,7 +35,7 @@ class TorchAttributes:
             if name in given:
                 raise UsageError(
                     f"a loader with {name}={given[name]!r} cannot be pickled or copied, because the file belongs to "
-                    f"one run: make another loader there, with another file name"
+                    "one run: make another loader there, with another file name"
                 )
         if under_way:
             raise UsageError(

@@ -21,7 +21,7 @@ def exchange(account: Account, rank: int, world_size: int, group: Any) -> None:
         if distributed is None or not distributed.is_available() or not distributed.is_initialized():
             raise UsageError(
                 f"this loader exchanges scores with {world_size - 1} other ranks, but there is no process group: call "
-                f"torch.distributed.init_process_group first, or leave ranks= out"
+                "torch.distributed.init_process_group first, or leave ranks= out"
             )
         every: _Everybody | _Nobody = _Everybody(distributed, group)
     else:

@@ -77,7 +77,7 @@ class Scores(MadeAgain):
         if sampler is not None and not isinstance(sampler, (str, dict)):
             raise SettingsError(
                 f"sampler={type(sampler).__name__} is your own order: give it to your loader, and score by ids with "
-                f"score_ids"
+                "score_ids"
             )
         try:
             ids = numpy.arange(count)
@@ -118,7 +118,7 @@ class Scores(MadeAgain):
             if not self._drawn:
                 raise UsageError(
                     f"{type(loader).__name__} delivered a batch that these scores did not draw: make it with these "
-                    f"scores as batch_sampler=, and do not iterate it elsewhere meanwhile"
+                    "scores as batch_sampler=, and do not iterate it elsewhere meanwhile"
                 )
             pair = self._drawn[0], theirs
             # Not by a call, behind which a signal's exception would find it neither here nor in the loop.
@@ -184,7 +184,7 @@ class Scores(MadeAgain):
         if self._drawn:
             raise UsageError(
                 f"{len(self._drawn)} drawn batches were not delivered yet: pickle or copy scores between epochs, or "
-                f"save "
+                "save "
                 "state_dict()"
             )
         return partial(Scores, **self._given), (len(self._loader._data),)

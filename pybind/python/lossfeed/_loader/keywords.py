@@ -77,7 +77,7 @@ def workers(num_workers: Any, prefetch_factor: Any) -> tuple[int | None, int]:
     if count == 0:
         raise SettingsError(
             f"prefetch_factor={prefetch_factor!r} with num_workers=0: the calling thread makes each batch on demand, "
-            f"so nothing is prefetched: remove it, or use num_workers=1 or more"
+            "so nothing is prefetched: remove it, or use num_workers=1 or more"
         )
     return count, whole("prefetch_factor", prefetch_factor, 1, 1024)
 

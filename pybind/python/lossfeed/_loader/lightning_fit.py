@@ -51,7 +51,7 @@ def take_up(loader: Any, again: bool) -> None:
     if loop.trainer.overfit_batches > 0 and drawn and not loader._settings["sampler"].get("in_order"):
         raise SettingsError(
             f"Trainer(overfit_batches={loop.trainer.overfit_batches}) trains on the same batches each epoch, but this "
-            f"loader draws new ones: make it with shuffle=False and no sampler"
+            "loader draws new ones: make it with shuffle=False and no sampler"
         )
     states, loop._combined_loader_states_to_load = loop._combined_loader_states_to_load, []
     if states:
@@ -62,8 +62,8 @@ def take_up(loader: Any, again: bool) -> None:
     if loop.restarting and batches.current.ready > 0 and not batches.is_last_batch and not loader._resumed:
         raise UsageError(
             f"Lightning continues after batch {batches.current.ready} of an epoch, but its checkpoint has no state of "
-            f"this loader, so the epoch would start again: resume from a checkpoint of an epoch's end, or call "
-            f"load_state_dict on the loader before trainer.fit"
+            "this loader, so the epoch would start again: resume from a checkpoint of an epoch's end, or call "
+            "load_state_dict on the loader before trainer.fit"
         )
 
 

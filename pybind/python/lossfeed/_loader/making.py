@@ -145,7 +145,7 @@ def _seeds(asked: Options, settings: dict[str, Any], framework: str) -> Seeds | 
         # Another one on each rank is common where torch's DistributedSampler makes the orders: it has a seed of its own.
         raise SettingsError(
             f"generator= with {settings['world_size']} ranks: each rank would draw its own seed, so samples would "
-            f"repeat and be missing: pass the same seed= on every rank"
+            "repeat and be missing: pass the same seed= on every rank"
         )
     seeds = Seeds(asked.generator, shuffles)
     if alone and settings["journal"] is None:

@@ -59,7 +59,7 @@ class Stream(MadeAgain):
         for name in sorted(refused):
             raise SettingsError(
                 f"{name}={given[name]!r} is refused: {kind} is a stream, whose samples have no ids for shuffling, "
-                f"choosing, caching or scoring: remove it, or give a dataset with __len__ and __getitem__"
+                "choosing, caching or scoring: remove it, or give a dataset with __len__ and __getitem__"
             )
         device = keywords.device(asked.device, False)
         keywords.pin_memory_device(asked.pin_memory_device, device)
@@ -79,7 +79,7 @@ class Stream(MadeAgain):
         if made.timeout and not made.num_workers:
             raise SettingsError(
                 f"timeout={made.timeout:g} with num_workers=0: the calling thread reads the stream itself: remove it, "
-                f"or use num_workers=1 or more"
+                "or use num_workers=1 or more"
             )
         # It refuses a device that is not there.
         Staged(made, device, _DEPTH)

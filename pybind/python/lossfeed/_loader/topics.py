@@ -1,6 +1,6 @@
 """A loader's options by topic: the cache, the sampling, the reading. They check themselves and go to the engine."""
 
-# Annotations are no text here: whoever builds command lines of dataclasses reads them.
+# Annotations are types here, not text: builders of command lines read those of dataclasses.
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -129,7 +129,7 @@ class Cache(Topic):
 
 @dataclass(frozen=True, repr=False)
 class Sampling(Topic):
-    """Who comes next, and the scores that decide it: ``lf.Loader(data, sampling=lf.Sampling("auto", score="loss"))``.
+    """The order of the samples, and the scores that decide it: ``lf.Loader(data, sampling=lf.Sampling("auto"))``.
 
     Args:
         sampler: a name, or a dict of the name and options (``{"name": "cost-aware", "kappa": 64}``). Without scores:

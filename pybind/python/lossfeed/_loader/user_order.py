@@ -77,7 +77,7 @@ class UserOrder:
             if not (hasattr(batch, "__iter__") or hasattr(batch, "__getitem__")) or isinstance(batch, (str, bytes)):
                 raise SettingsError(
                     f"batch {number} of {self.name} is {batch!r}, not a list of ids: pass a sampler of single ids as "
-                    f"sampler="
+                    "sampler="
                 )
             ids.extend(self._ids(_plain(batch), f"place {{}} of batch {number} of {{}}"))
             ends.append(len(ids))
@@ -100,7 +100,7 @@ class UserOrder:
         if len(taken) > most:
             raise SettingsError(
                 f"{self.name} has no length and gave more than {most} items for {self._samples} samples: an epoch's "
-                f"ids are read before it starts, so give it a __len__, which bounds them"
+                "ids are read before it starts, so give it a __len__, which bounds them"
             )
         return taken
 
@@ -189,7 +189,7 @@ def _iterable(name: str, value: Any) -> Any:
     if hasattr(value, "__next__"):
         raise SettingsError(
             f"{name}={type(value).__name__} is refused: an iterator gives its ids only once, and each epoch needs "
-            f"them again; give a list, or an object with __iter__"
+            "them again; give a list, or an object with __iter__"
         )
     return value
 
@@ -206,5 +206,5 @@ def _largest(source: Any, asked: Any) -> int:
         return max((len(batch) for batch in source), default=1) or 1
     raise SettingsError(
         f"batch_sampler={type(source).__name__} has no batch_size, which is needed to allocate memory: pass "
-        f"batch_size= with the size of its largest batch"
+        "batch_size= with the size of its largest batch"
     )

@@ -1,4 +1,4 @@
-"""What imports torch at its head: the loss and its scores on tensors. Only :mod:`lossfeed._base.torch_imports` imports it."""
+"""The loss and its scores on torch tensors. Only :mod:`lossfeed._base.torch_imports` imports this folder."""
 
 from . import cross_entropy, cuda, graph, hook, plans, pytree, routes
 

@@ -119,7 +119,7 @@ def mailbox(account: Account, device: torch.device) -> _native.Mailbox:
         if torch.cuda.is_current_stream_capturing():
             raise UsageError(
                 f"a graph that is being captured on {device} would create this loader's mailbox, which breaks the "
-                f"capture: score one batch before it"
+                "capture: score one batch before it"
             )
         account.mailboxes[index] = engine.mailbox(index, account.batch_size)
     return account.mailboxes[index]

@@ -33,7 +33,7 @@ def of_batches(transform: Any, framework: str) -> Callable[..., Any]:
     if mixing is not None:
         raise SettingsError(
             f"transform={mixing} mixes labels too, but a transform gets only batch.data: write images, labels = "
-            f"mix(*batch) "
+            "mix(*batch) "
             "in the loop, and loader.cross_entropy(model(images), batch, target=labels)"
         )
     if not _is_torchvision(transform):
@@ -41,8 +41,8 @@ def of_batches(transform: Any, framework: str) -> Callable[..., Any]:
         if held is not None:
             warnings.warn(
                 f"transform={named(transform)} is called once a batch, and {held}, which it has, draws once per call, "
-                f"so all images of a batch change alike unless it loops over them. torchvision's own transforms, "
-                f"transform=v2.Compose([…]), are applied image by image",
+                "so all images of a batch change alike unless it loops over them. torchvision's own transforms, "
+                "transform=v2.Compose([…]), are applied image by image",
                 TrainingWarning,
                 stacklevel=6,  # whoever makes the loader
             )
@@ -101,7 +101,7 @@ class PerImage:
             raise SettingsError(
                 f"transform={self.__name__} is applied to one sample at a time, and a batch of {rows} has a "
                 f"{type(data).__name__} that is not one per sample: apply it in the dataset, or to each item in the "
-                f"collate_fn"
+                "collate_fn"
             )
         return data.tolist() if is_tensor(data) and data.ndim == 1 else list(data)
 
