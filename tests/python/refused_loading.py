@@ -2,9 +2,9 @@
 
 # fmt: off
 CASES = [
-    ('lf.Loader()', "SettingsError", "the dataset is given twice"),
-    ('lf.Loader(pair, dataset=pair)', "SettingsError", "the dataset is given twice"),
-    ('lf.Loader(None)', "SettingsError", "the dataset is given twice"),
+    ('lf.Loader()', "SettingsError", "give the dataset once"),
+    ('lf.Loader(pair, dataset=pair)', "SettingsError", "give the dataset once"),
+    ('lf.Loader(None)', "SettingsError", "give the dataset once"),
     ('lf.Loader(3)', "SettingsError", "int cannot be opened: give a path or URL, a pair (x, y) of arrays, or a"),
     ('lf.Loader(pair, 0)', "SettingsError", "batch_size=0 must be at least 1"),
     ('lf.Loader(pair, -1)', "SettingsError", "batch_size=-1 must be at least 1"),

@@ -56,7 +56,7 @@ def test_shuffle_is_honoured(numbers):
 def test_dataset_is_torchs_name_for_data(numbers):
     assert len(lf.Loader(dataset=numbers, batch_size=8)) == 8
     for keywords in ({}, {"data": numbers, "dataset": numbers}):
-        with pytest.raises(lf.SettingsError, match="the dataset is given twice"):
+        with pytest.raises(lf.SettingsError, match="give the dataset once"):
             lf.Loader(**keywords)
 
 

@@ -196,7 +196,7 @@ def test_every_keyword_that_cannot_apply_is_refused_by_its_name():
         ({"timeout": 3}, "timeout=3 with num_workers=0"),
         ({"pin_memory_device": "cuda"}, "pin_memory_device='cuda'"),
         ({"seed": 1, "generator": torch.Generator()}, "leave one out"),
-        ({"dataset": Shared()}, "the dataset is given twice"),
+        ({"dataset": Shared()}, "give the dataset once"),
     ):
         with pytest.raises(lf.SettingsError, match=said):
             lf.Loader(Shared(), **{"batch_size": 4, **wrong})

@@ -160,9 +160,7 @@ def _refuse(asked: Options) -> None:
     """Refuses what no loader can honour."""
     checks.flag("in_order", asked.in_order)
     if (asked.data is None) == (asked.dataset is None):
-        raise SettingsError(
-            "the dataset is given twice: pass it once, as lf.Loader(data, …) or dataset="
-        )
+        raise SettingsError("give the dataset once: lf.Loader(data, …) or dataset=")
     if asked.batch_size is None:
         raise SettingsError(
             "batch_size=None is refused, because scoring needs batches. For single samples as in torch write "
