@@ -81,8 +81,8 @@ def _positional(frame: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def kept_while(forking: bool) -> Iterator[None]:
-    """Keeps signals that have handlers in Python until processes are forked. Python runs functions of its own behind each
-    fork (of logging, for one), and what a handler raises in these is printed and lost."""
+    """Keeps signals that have handlers in Python until processes are forked. Python runs functions of its own after each
+    fork (logging's, for one), and an exception that a handler raises in them is printed and lost."""
     handlers: dict[int, Any] = {}
     came: list[int] = []
     over = False
