@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 
 class ImageTransform(Spelled):
-    """Crop, flip and normalise images, after the cache: ``lf.Loader(data, transform=lf.ImageTransform("float32",
-    mean=…, std=…))``. ``pybind/docs/batches.md`` has torchvision's names beside these, and how exact each step is.
+    """Crop, flip and normalise images, after the cache: ``Loader(data, transform=ImageTransform(mean=…, std=…))``.
+    ``pybind/docs/batches.md`` says how exact each step is.
 
+    ========================  =====================================================================================
     torchvision               here
     ========================  =====================================================================================
     ``RandomResizedCrop``     ``crop=224, scale=(0.08, 1.0)``; ``ratio`` has torchvision's default
@@ -41,33 +42,6 @@ class ImageTransform(Spelled):
     ``RandomErasing``         ``erase=0.25``: 2 to 33 % of the area, 0.3 to 3.3 times as tall as wide, value 0
     ========================  =====================================================================================
 
-    Without resizing the result is torchvision's up to float32 rounding; what is resized, up to 2 of 255 levels (Pillow's
-    bilinear filter with antialiasing, rounded between its two passes, which come in the other order here). Draws depend
-    only on seed, epoch, batch number and sample id: the same with any number of workers, on any device and in a resumed
-    run. A sample that appears twice in an epoch is drawn twice. Colours are changed as torchvision's ``v2`` changes
-    uint8 images, up to a level a step; after resizing, and before the crop that pads, so the ``padding`` stays black.
-
-    ``augment`` has the operations, ranges and formulas of torchvision's ``v2`` for uint8 images, with its nearest pixel,
-    and is applied after every crop and the flip, before normalising and erasing. It does not change which crops and
-    flips are drawn. Moved pixels equal torchvision's except where two are equally near; other operations differ by at
-    most one level. Strengths are exact: torchvision's are float32, which a translation by 16 pixels may leave at 15.
-
-    ``mixup`` and ``cutmix`` mix the images of a finished batch in pairs: row k with row B − 1 − k and that one with it, by
-    one lam a batch, drawn from Beta(alpha, alpha) by seed, epoch, batch number and rank. ``batch.target`` stays the own
-    sample's, ``batch.mix`` has lam and the partners' targets, and :meth:`Loader.cross_entropy` and :meth:`Loader.loss`
-    take ``lam · loss(own) + (1 − lam) · loss(partner)``. Lam is at least ½, so a row belongs to the sample that is seen
-    more; both mixes of a pair are in the batch. The score is the own target's part of the loss. timm's words:
-    ``mixup_alpha``, ``cutmix_alpha``, ``prob``, ``switch_prob``, mode "batch".
-
-    On a CUDA device samples are copied as bytes, and kernels change colours, augment, flip, normalise, erase and mix
-    them; on the CPU loader threads do this. Both give the same bits. Resizing is the work of the loader's threads on
-    every device. ``retouch="threads"`` leaves colours and ``augment``, with the crop and flip before them, to loader
-    threads too: for a GPU that is busier than the processors.
-
-    With ``scale`` or ``resize`` images in files may have any size: each is decoded at its own size, and the needed part
-    is resampled. The cache must then keep them encoded (its default). Images resized by :func:`lossfeed.open` or cached
-    decoded, arrays and Python datasets must have one size.
-=======
     Draws depend on the loader's seed, the epoch, the batch's number and the sample's id. On a CUDA device kernels make
     the batches, elsewhere loader threads; both give the same bits. With ``scale`` or ``resize`` images in files may have
     any size, and a cache must keep them encoded.
