@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Callable, NamedTuple
 
 from .. import _native
-from .._base.errors import SampleError
+from .._base.errors import SampleError, SettingsError
 from .._base.memory import as_bytes, dtype_name, is_array, is_tensor, require_numpy
 from .packing import Leaf, Prepare, packing, tailed
 from .structure import Structure
@@ -16,7 +16,8 @@ from .structure import Structure
 class Pictures(NamedTuple):
     """What is a picture in an item, by path."""
 
-    image: str
+    #: None: the first that is one.
+    image: str | None
     masks: tuple[str, ...] = ()
     boxes: tuple[str, ...] = ()
     #: What has a value a box.
@@ -27,8 +28,12 @@ class Pictured(Structure):
     """The tree of such items. The picture is the only field; everything but it and the target is in the tail."""
 
     def __init__(self, item: Any, pictures: Pictures, target: str | None, image: Callable[[Any], Any]) -> None:
-        self._pictures = pictures
+        self.pictures = pictures
         super().__init__(item, varying=True, target=target, image=image)
+        if not any(leaf.given == "picture" for leaf in self.leaves):
+            named = "no field is a picture" if pictures.image is None else f"image={pictures.image!r} is no field of this dataset"
+            paths = ", ".join(repr(leaf.path) for leaf in self.leaves)
+            raise SettingsError(f"{named}, and an ImageTransform needs one: name it, image=…, of {paths}")
 
     def settled(self, spec: tuple[str, list[int]]) -> Pictured:
         """Itself, with the picture's dtype and shape as they were found."""
@@ -46,11 +51,15 @@ class Pictured(Structure):
         return 1 + self._lengths_in_tail
 
     def _parts(self, value: Any, path: str) -> tuple[Any, Any] | None:
-        image, masks, boxes, along = self._pictures
-        return None if path in (image, *masks, *boxes, *along) else super()._parts(value, path)
+        image, masks, boxes, along = self.pictures
+        if path in (image, *masks, *boxes, *along) or (image is None and _is_file(value)):
+            return None
+        return super()._parts(value, path)
 
     def _leaf(self, value: Any, path: str) -> Leaf:
-        if path == self._pictures.image:
+        image, masks, boxes, along = self.pictures
+        if path == image or (image is None and path not in masks and (_is_file(value) or _is_pil(value))):
+            self.pictures = self.pictures._replace(image=path)
             self._encoded(value, path, 0)
             self.fields.append(("uint8", (1, 1, 3)))
             return Leaf("field", 0, "uint8", (1, 1, 3), "picture", path)
@@ -59,7 +68,7 @@ class Pictured(Structure):
             self.tail.append(("uint8", 1))
             return Leaf("object", len(self.tail) - 1, "uint8", (0,), "object" if array is None else "bytes", path)
         dtype, shape = dtype_name(array), tuple(int(n) for n in array.shape)
-        moved = path in (*self._pictures.masks, *self._pictures.boxes, *self._pictures.along)
+        moved = path in (*masks, *boxes, *along)
         if path and self.target_key is not None and path == self._path("", self.target_key) and not moved:
             self.target = dtype, shape
             return Leaf("target", 0, dtype, shape, given, path)
@@ -68,10 +77,12 @@ class Pictured(Structure):
 
     def _found(self, value: Any, path: str, i: int) -> tuple[Any, str]:
         """As :meth:`Structure._array`; bytes of an encoded mask."""
-        if path in self._pictures.masks:
+        if path in self.pictures.masks:
             return _mask(value, path, i), "mask"
-        if path in self._pictures.boxes:
+        if path in self.pictures.boxes:
             return _boxes(value, path, i), "boxes"
+        if path in self.pictures.along and isinstance(value, (list, tuple)) and not value:
+            return require_numpy("an empty list").zeros(0, dtype="int64"), "list"
         return self._array(value, path or "the sample", i)
 
     def _made_quick(self) -> tuple[Prepare | None, _native.Packing | None]:
@@ -128,7 +139,7 @@ class Pictured(Structure):
         if raw is not None:
             return raw
         name = f"dataset item {i}: {path or 'the sample'}"
-        if hasattr(value, "getbands") and hasattr(value, "convert"):
+        if _is_pil(value):
             assert self._image is not None
             pixels = self._image(value)
         else:
@@ -147,9 +158,18 @@ class Pictured(Structure):
         return b"P%d\n%d %d\n255\n" % (6 if channels == 3 else 5, width, height) + pixels.tobytes()
 
 
+def _is_pil(value: Any) -> bool:
+    return hasattr(value, "getbands") and hasattr(value, "convert")
+
+
+def _is_file(value: Any) -> bool:
+    """Whether it is an encoded image as Hugging Face's datasets have it."""
+    return isinstance(value, Mapping) and value.keys() == {"bytes", "path"}
+
+
 def _file(value: Any) -> bytes | None:
     """The bytes of an encoded image, also as Hugging Face's datasets have it where it is not decoded."""
-    if isinstance(value, Mapping) and {"bytes", "path"} >= value.keys():
+    if isinstance(value, Mapping) and _is_file(value):
         raw, place = value.get("bytes"), value.get("path")
         if raw is None and isinstance(place, (str, os.PathLike)):
             with open(place, "rb") as file:

@@ -14,16 +14,18 @@ from .array_files import are_files
 from .data import Data, concat
 from .in_memory import are_arrays, tensors_of
 from .open_options import OpenOptions
-from .pictured import Pictures
+from .pictured import Pictured, Pictures
 from .process_pool import Start
 from .resize import find as find_resize
 
 
-def open_for(given: Any, varying: bool) -> Data:
+def open_for(given: Any, varying: bool, pictures: Pictures | None = None) -> Data:
     """What a loader was given, opened. `varying`: arrays of a Python dataset may differ in length without a word, since
     the user brings a ``collate_fn`` or batches of equal lengths; torch's DataLoader asks for no word either."""
     if isinstance(given, Data):
         return given
+    if pictures is not None and python_dataset(given) is not None:
+        return _open.python_data(given, "auto", None, None, 0, True, None, pictures=pictures)._made_by(_open.again, given, {})
     if not varying or isinstance(given, (str, os.PathLike)) or are_arrays(given) or are_files(given):
         return _open.open(given)
     try:
@@ -73,7 +75,8 @@ def reopened(data: Data, processes: int, whole: bool, start: Start, pictures: Pi
         return data
     asked = OpenOptions(**given)
     count = asked.processes or (0 if asked.thread_safe or not guarded(dataset) else processes)
-    if count == asked.processes and not whole and pictures is None:
+    made_so = pictures is None or isinstance(data._adaptors[0].structure, Pictured)
+    if count == asked.processes and not whole and made_so:
         return data
     size = find_resize(asked.resize, asked.crop)
     made = _open.python_data(

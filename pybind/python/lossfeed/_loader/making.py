@@ -87,8 +87,9 @@ def make(asked: Options) -> Made:
         reading, data = found
         alone = True
     else:
-        varying = asked.collate_fn is not None or asked.batch_sampler is not None
-        data = open_for(asked.source, varying or (isinstance(asked.transform, image.ImageTransform) and asked.transform._names))
+        names = asked.transform._named if isinstance(asked.transform, image.ImageTransform) else None
+        named = None if names is None or not names.any else beside.asked(names)
+        data = open_for(asked.source, asked.collate_fn is not None or asked.batch_sampler is not None, named)
         if asked.ids is not None:
             data = data.subset(asked.ids)
         opened = data

@@ -10,7 +10,7 @@ from .._base.errors import SampleError, SettingsError
 from .._base.memory import to_numpy
 from .._data.data import Data
 from .._data.packing import Leaf
-from .._data.pictured import Pictures
+from .._data.pictured import Pictured, Pictures
 from .._data.structure import Structure, opened
 
 #: Samples that are looked at for the types of encoded masks: the first that can be read decides.
@@ -26,6 +26,11 @@ class Named(NamedTuple):
     masks: tuple[str, ...]
     #: Boxes and what belongs to them; None: :data:`_LABELS`.
     boxes: dict[str, tuple[str, ...] | None]
+
+    @property
+    def any(self) -> bool:
+        """Whether a field is named."""
+        return self.image is not None or self.beside
 
     @property
     def beside(self) -> bool:
@@ -70,9 +75,11 @@ def _names(keyword: str, value: Any) -> tuple[str, ...]:
 def pictures(names: Named, data: Data, one_size: bool) -> Pictures | None:
     """What of the items of a Python dataset is to travel as a picture; None: they travel as arrays. `one_size`: the
     transform makes one size of pictures of any."""
-    if not data._adaptors or data._native.images:
+    if not data._adaptors:
         return None
     structure = data._adaptors[0].structure
+    if isinstance(structure, Pictured):
+        return structure.pictures
     leaves = structure.leaves
     found = [leaf.path for leaf in leaves if leaf.given == "image"]
     # Hugging Face's, where it is not decoded.
@@ -97,8 +104,13 @@ def pictures(names: Named, data: Data, one_size: bool) -> Pictures | None:
     for boxes, along in names.boxes.items():
         for path in (boxes, *(along or ())):
             _known("boxes", path, structure)
+    return asked(names)._replace(image=image)
+
+
+def asked(names: Named) -> Pictures:
+    """What of items travels as a picture, by the names alone."""
     along = [name for boxes, of in names.boxes.items() for name in ((_labels(boxes),) if of is None else of)]
-    return Pictures(image, names.masks, tuple(names.boxes), tuple(along))
+    return Pictures(names.image, names.masks, tuple(names.boxes), tuple(along))
 
 
 def _known(keyword: str, path: str, structure: Structure) -> None:
@@ -121,7 +133,7 @@ def find(names: Named, data: Data, cut: dict[str, Any]) -> Beside:
         SettingsError: a name is not that of a field of the kind.
     """
     structure = data._structure
-    if names.image is not None or names.beside:
+    if names.any:
         if structure is None and (names.beside or names.image != "x"):
             raise SettingsError(
                 f"{', '.join(names.said())}: samples are pairs of one image and its target: leave the names out, or open the "

@@ -195,11 +195,6 @@ class ImageTransform(Spelled):
         return f"lossfeed.ImageTransform({', '.join([*said, f'layout={self._layout!r}'])})"
 
     @property
-    def _names(self) -> bool:
-        """Whether fields are named."""
-        return self._named.image is not None or self._named.beside
-
-    @property
     def _one_size(self) -> bool:
         """Whether images of any size become one: they are resized, or cut out as they are."""
         return self._crop is not None or self._cuts
