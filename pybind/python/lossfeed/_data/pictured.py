@@ -155,7 +155,8 @@ class Pictured(Structure):
                     f"{name} is {pixels.dtype} of {tuple(pixels.shape)}, and a picture is uint8 (height, width, 1 or 3 channels)"
                 )
         height, width, channels = pixels.shape
-        return b"P%d\n%d %d\n255\n" % (6 if channels == 3 else 5, width, height) + pixels.tobytes()
+        head = b"P%d\n%d %d\n255\n" % (6 if channels == 3 else 5, width, height)
+        return bytes(head + pixels.tobytes())
 
 
 def _is_pil(value: Any) -> bool:

@@ -93,7 +93,7 @@ def make(asked: Options) -> Made:
         if asked.ids is not None:
             data = data.subset(asked.ids)
         opened = data
-        data, collate_fn, alone = _reading.for_engine(asked, data, framework, _pictures_of(asked.transform, data))
+        data, collate_fn, alone = _reading.for_engine(asked, data, framework, _pictures_of(asked, data))
         asked = dataclasses.replace(asked, collate_fn=collate_fn)
     timeout_s = checks.seconds("timeout", asked.reading.timeout)
     world = ranks.find(asked.rank, asked.world_size)
@@ -226,11 +226,13 @@ def _of_batches(transform: Any, framework: str) -> Callable[..., Any] | None:
     return per_image.of_batches(transform, framework)
 
 
-def _pictures_of(transform: Any, data: Data) -> Pictures | None:
+def _pictures_of(asked: Options, data: Data) -> Pictures | None:
     """What of a Python dataset's items an image transform takes encoded, each picture of its own size."""
+    transform = asked.transform
     if not isinstance(transform, image.ImageTransform):
         return None
-    return beside.pictures(transform._named, data, transform._one_size)
+    # The pictures of a cache that is a share of all of them have one size.
+    return beside.pictures(transform._named, data, transform._one_size and not asked.cache.is_share)
 
 
 def _pictures(data: Data) -> tuple[int, ...]:

@@ -276,7 +276,7 @@ class _Look:
         if leaf.place == "target" or (leaf.place == "tail" and not leaf.shape):
             return None
         value = self._value(leaf)
-        return len(value) if isinstance(value, list) or getattr(value, "ndim", 0) else None
+        return len(value) if isinstance(value, list) or len(getattr(value, "shape", ())) else None
 
 
 def _short(dtype: str) -> str:
