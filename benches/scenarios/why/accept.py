@@ -1,9 +1,10 @@
-"""Whether `lossfeed why` is right about planted bottlenecks and healthy programs, and how near its what-ifs come.
+"""`lossfeed why` held to planted bottlenecks and healthy programs, and its what-ifs to what the changes bring.
 
     python benches/scenarios/why/accept.py [--only CASE …] [--record FOLDER]
 
-Each case of ``planted.py`` runs under ``why`` in two variants: as it is, and with other numbers (``VARIANTS``). Where the
-report proposes a setting, the case runs again with it, and the step that came is held to the step that was foretold.
+Each case of ``planted.py`` runs under ``why`` in two variants: as it is, and with other numbers (``VARIANTS``). Where
+the report proposes a setting, the case runs again with it, and the step that came is held to the step that was
+foretold.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ VARIANTS: dict[str, list[str]] = {
 
 def run(name: str, case: Case, changes: list[str]) -> tuple[dict[str, Any], str]:
     """One run under `why`: its report, and what it printed."""
-    launcher = ["-m", "torch.distributed.run", f"--nproc_per_node={case.ranks}", "--standalone"] if case.ranks > 1 else []
+    torchrun = ["-m", "torch.distributed.run", f"--nproc_per_node={case.ranks}", "--standalone"]
+    launcher = torchrun if case.ranks > 1 else []
     program = [sys.executable, *launcher, str(HERE / "planted.py"), name, *(["--set", *changes] if changes else [])]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
@@ -72,8 +74,8 @@ def main() -> int:
         for variant, changes in (("as it is", []), ("other numbers", VARIANTS[name])):
             report, text = run(name, case, changes)
             good = report["verdict"] in case.verdicts and report["cause"] in case.causes
-            row: dict[str, Any] = {"case": name, "variant": variant, "verdict": report["verdict"], "cause": report["cause"] or ""}
-            row |= {"right": good, "why": report["why"], "next": report["next"] or ""}
+            row: dict[str, Any] = {"case": name, "variant": variant, "verdict": report["verdict"]}
+            row |= {"cause": report["cause"] or "", "right": good, "why": report["why"], "next": report["next"] or ""}
             change = next((then for then in report["what_if"] if then["setting"]), None)
             if change is not None:
                 after, _ = run(name, case, [*changes, f"{change['setting']}={change['value']}"])
@@ -88,7 +90,8 @@ def main() -> int:
             print(json.dumps(row, ensure_ascii=False), flush=True)
             if not good:
                 print(text[-1500:], flush=True)
-    print(f"\nverdicts right: {right} of {2 * len(args.only)}; what-ifs within 20 %: {near} of {foretold}\n{record.csv}")
+    print(f"\nverdicts right: {right} of {2 * len(args.only)}; what-ifs within 20 %: {near} of {foretold}")
+    print(record.csv)
     return 0
 
 

@@ -1,9 +1,10 @@
-"""What `lossfeed why` costs a training step, beside TraceML (``traceml-ai``) in the same run.
+"""The cost of `lossfeed why` a training step, beside TraceML (``traceml-ai``) in the same run.
 
     python benches/scenarios/why/cost.py [--rounds 7] [--traceml PYTHON] [--record FOLDER]
 
-The step is a small network whose computing is set to a millisecond and to ten; the loader keeps batches in memory, so that
-the probe has nothing to wait for. Rounds of the ways alternate, and the medians of the steps' median times are compared.
+The step is a small network whose computing is set to a millisecond and to ten; the loader keeps batches in memory, so
+that the probe has nothing to wait for. Rounds of the ways alternate, and the medians of the steps' median times are
+compared.
 ``--traceml`` names a Python that has ``traceml-ai`` and torch.
 """
 
@@ -69,7 +70,8 @@ def once(way: str, python: str, file: Path, spin_ms: float, steps: int, workers:
     command = [sys.executable, "-m", "lossfeed", "why", "--", *program] if way == "why" else program
     if way == "traceml":
         command = [str(Path(python).parent / "traceml"), "run", str(file), "--args", *program[2:]]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     line = next((line for line in done.stdout.splitlines() if "STEP {" in line), None)
     if line is None:
         raise SystemExit(f"{way}: {done.stdout[-800:]}\n{done.stderr[-1500:]}")
@@ -96,7 +98,8 @@ def main() -> int:
                 for way, python in ways.items():
                     found[way].append(once(way, python, file, spin_ms, steps, workers))
             middle: dict[str, dict[str, float]] = {
-                way: {key: statistics.median(one[key] for one in runs) for key in runs[0]} for way, runs in found.items()
+                way: {key: statistics.median(one[key] for one in runs) for key in runs[0]}
+                for way, runs in found.items()
             }
             for way, numbers in middle.items():
                 more = {key: numbers[key] - middle["alone"][key] for key in numbers}

@@ -2,8 +2,8 @@
 
     python benches/scenarios/why/planted.py CASE [--set NAME=VALUE …]
 
-Each case is an ordinary loop. ``--set`` changes what the case plants (``num_workers=4``, ``item_ms=2``, ``steps=60``), so
-that the advice of a report can be tried, and so that rules are not fitted to one set of numbers.
+Each case is an ordinary loop. ``--set`` changes what the case plants (``num_workers=4``, ``item_ms=2``, ``steps=60``),
+so that the advice of a report can be tried, and so that rules are not fitted to one set of numbers.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ def torchs(prepare: Callable[[dict[str, Any]], Callable[[int], Any]], **more: An
         data = Items(s["batch_size"] * s["steps"] // s["epochs"], prepare(s))
         workers = s["num_workers"]
         persistent = bool(s.get("persistent_workers", 0)) and workers > 0
-        train(DataLoader(data, s["batch_size"], shuffle=True, num_workers=workers, persistent_workers=persistent, **more), s)
+        more.update(num_workers=workers, persistent_workers=persistent)
+        train(DataLoader(data, s["batch_size"], shuffle=True, **more), s)
 
     return run
 
@@ -151,7 +152,7 @@ def ours(make: Callable[[dict[str, Any], Path], Any], **keywords: Any) -> Callab
 
 
 def store(s: dict[str, Any], folder: Path) -> Any:
-    """Shards of pictures before which the engine's own throttle stands."""
+    """Shards of pictures slowed by the engine's own throttle."""
     import lossfeed as lf
 
     shards(folder, s["samples"], s["side"])
@@ -194,7 +195,8 @@ def late(s: dict[str, Any]) -> None:
     sampler = {"name": "replay", "lag": s["lag"]}
     model = nn.Linear(32, 4)
     held: deque[Any] = deque()
-    with lf.Loader((x, y), s["batch_size"], device="cpu", seed=0, cache="50%", sampler=sampler, num_workers=1) as loader:
+    given = {"cache": "50%", "sampler": sampler, "num_workers": 1}
+    with lf.Loader((x, y), s["batch_size"], device="cpu", seed=0, **given) as loader:
         for epoch in range(s["epochs"]):
             loader.set_epoch(epoch)
             for batch in loader:
@@ -226,8 +228,10 @@ def behind(s: dict[str, Any]) -> None:
 
 def busy(s: dict[str, Any]) -> None:
     """Real computing, an input that keeps up."""
-    data = TensorDataset(torch.rand(s["batch_size"] * s["steps"], 256), torch.zeros(s["batch_size"] * s["steps"], dtype=torch.int64))
-    model = nn.Sequential(nn.Linear(256, s["width"]), nn.ReLU(), nn.Linear(s["width"], s["width"]), nn.ReLU(), nn.Linear(s["width"], 4))
+    count, width = s["batch_size"] * s["steps"], s["width"]
+    data = TensorDataset(torch.rand(count, 256), torch.zeros(count, dtype=torch.int64))
+    layers = nn.Linear(256, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 4)
+    model = nn.Sequential(*layers)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for x, y in DataLoader(data, s["batch_size"], num_workers=s["num_workers"]):
         loss = nn.functional.cross_entropy(model(x), y)
@@ -240,7 +244,8 @@ def busy(s: dict[str, Any]) -> None:
 
 def tiny(s: dict[str, Any]) -> None:
     """A model so small that indexing its samples costs as much as a step."""
-    data = TensorDataset(torch.rand(s["batch_size"] * s["steps"], 16), torch.zeros(s["batch_size"] * s["steps"], dtype=torch.int64))
+    count = s["batch_size"] * s["steps"]
+    data = TensorDataset(torch.rand(count, 16), torch.zeros(count, dtype=torch.int64))
     model = nn.Linear(16, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for x, y in DataLoader(data, s["batch_size"], num_workers=s["num_workers"], shuffle=True):
@@ -269,6 +274,7 @@ def paused(s: dict[str, Any]) -> None:
     train(DataLoader(data, s["batch_size"], num_workers=s["num_workers"]), s, each=pause)
 
 
+THRICE = {"epochs": 3}
 USUAL = {"batch_size": 16, "steps": 80, "epochs": 1, "step_ms": 10, "num_workers": 0}
 CASES = {
     "source, no workers": Case(torchs(lambda s: sleeping(s["item_ms"])), ("input-bound",), ("source",), {"item_ms": 2}),
@@ -282,22 +288,26 @@ CASES = {
     "python, one worker": Case(
         torchs(lambda s: interpreting(s["rounds"])), ("input-bound",), ("python",), {"rounds": 40_000, "num_workers": 1}
     ),
-    "hand-over": Case(pieces, ("input-bound",), ("hand-over",), {"pieces": 8, "num_workers": 1, "batch_size": 32, "step_ms": 2}),
+    "hand-over": Case(
+        pieces, ("input-bound",), ("hand-over",), {"pieces": 8, "num_workers": 1, "batch_size": 32, "step_ms": 2}
+    ),
     "pass start": Case(starting, ("input-bound",), ("pass-start",), {"epochs": 5, "num_workers": 2}),
     "ours, slow store": Case(
         ours(store), ("input-bound",), ("source",),
-        {"samples": 480, "side": 64, "latency_ms": 20, "bandwidth": 600_000, "step_ms": 5, "num_workers": 2, "epochs": 3},
+        {"samples": 480, "side": 64, "latency_ms": 20, "bandwidth": 600_000, "step_ms": 5, "num_workers": 2} | THRICE,
     ),
     "ours, slow decode": Case(
         ours(store), ("input-bound",), ("decode",),
         {"samples": 320, "side": 640, "latency_ms": 0, "num_workers": 1, "step_ms": 2, "epochs": 2},
     ),
     "ours, slow Python": Case(
-        ours(items_of_ours), ("input-bound",), ("python",), {"samples": 1280, "rounds": 40_000, "cache": "10%", "step_ms": 5}
+        ours(items_of_ours), ("input-bound",), ("python",),
+        {"samples": 1280, "rounds": 40_000, "cache": "10%", "step_ms": 5},
     ),
     "ours, tiny cache": Case(
         ours(store), ("cache-small",), ("source",),
-        {"samples": 640, "side": 64, "latency_ms": 20, "bandwidth": 600_000, "step_ms": 10, "cache": "10%", "sampler": "uniform", "epochs": 4},
+        {"samples": 640, "side": 64, "latency_ms": 20, "bandwidth": 600_000, "cache": "10%", "sampler": "uniform"}
+        | {"epochs": 4},
     ),
     "late scores": Case(late, ("scores-late",), (None,), {"samples": 640, "epochs": 4, "lag": 4, "held": 12}),
     "rank behind, input": Case(
@@ -307,7 +317,9 @@ CASES = {
         behind, ("rank-behind",), ("compute",), {"slow_rank": 0, "item_ms": 0.05, "more_ms": 20}, ranks=2
     ),
     "busy": Case(busy, ("ok", "compute-bound"), (None,), {"width": 1024, "batch_size": 64}),
-    "item every step": Case(busy, ("ok", "compute-bound"), (None,), {"width": 512, "batch_size": 64, "item": 1, "num_workers": 1}),
+    "item every step": Case(
+        busy, ("ok", "compute-bound"), (None,), {"width": 512, "batch_size": 64, "item": 1, "num_workers": 1}
+    ),
     "tiny model": Case(tiny, ("ok", "compute-bound"), (None,), {"batch_size": 64, "steps": 1500}),
     "paused": Case(paused, ("ok", "compute-bound"), (None,), {"pause": 3, "num_workers": 1}),
 }  # fmt: skip

@@ -1,5 +1,5 @@
-//! `lossfeed why -- COMMAND`: runs a training program unchanged, with a probe in its Python processes, and says at its end
-//! why it waits.
+//! `lossfeed why -- COMMAND`: runs a training program unchanged, with a probe in its Python processes, and says at its
+//! end why it waits.
 //!
 //! | file | job |
 //! | --- | --- |

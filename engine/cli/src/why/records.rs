@@ -1,4 +1,4 @@
-//! The numbers that the program's processes left: a file each, of names and 8-byte floats. They trust nothing they read.
+//! The numbers that the program's processes left: a file each, of names and 8-byte floats. Nothing read is trusted.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -34,7 +34,7 @@ impl Numbers {
     }
 }
 
-/// What a training process says about itself.
+/// Words of a training process about itself.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(super) struct Words {

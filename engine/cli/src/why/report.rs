@@ -14,7 +14,7 @@ use super::times;
 /// Version of the JSON form. Added keys do not raise it.
 const SCHEMA_VERSION: u32 = 1;
 
-/// How the program ended.
+/// The program's end.
 pub(super) struct Ended<'a> {
     pub(super) command: &'a [OsString],
     pub(super) code: i32,
@@ -75,11 +75,11 @@ struct Rank {
     wait_seconds: f64,
     wait: BTreeMap<&'static str, f64>,
     copy_seconds: f64,
-    /// By the GPU's own clock; null without one.
+    /// Measured by the GPU's own clock; null without one.
     compute_seconds: Option<f64>,
     /// Backward passes and collectives; null for one rank.
     sync_seconds: Option<f64>,
-    /// What is left of the step.
+    /// The rest of the step.
     rest_seconds: f64,
     passes: u64,
     first_batch_seconds: Option<f64>,

@@ -119,7 +119,7 @@ struct Made {
     batches: f64,
     wall: f64,
     processor: f64,
-    /// Of the wall time, neither computing nor waiting for a processor.
+    /// Part of the wall time: neither computing nor waiting for a processor.
     waiting: f64,
     python: f64,
     compiled: f64,

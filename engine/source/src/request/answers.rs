@@ -1,6 +1,6 @@
-//! How long a store's last answers took, for people who wait for it.
+//! The times of a store's last answers, for people who wait for it.
 //!
-//! Lock: guards the last response times; held to write one number, and to copy 256 of them when somebody looks.
+//! Lock: guards the last response times; held to write one number, and to copy 256 of them for a reader.
 
 use std::time::Duration;
 

@@ -171,7 +171,7 @@ fn the_rank_that_holds_the_others_up_is_named_with_the_part_that_differs() {
     let ranks = [of(0, timed(rank(0, 30_000), 5_000)), of(1, timed(rank(0, 30_000), 20_000))];
     let verdict = judge(&ranks);
     assert_eq!((verdict.title(), verdict.rank), ("rank-behind (compute)".to_owned(), Some(0)));
-    // Both wait alike: no rank is behind, and the worst one is judged.
+    // Both wait alike: none is slower, and the worst one is judged.
     let verdict = judge(&[of(0, rank(10_000, 10_000)), of(1, rank(12_500, 10_000))]);
     assert_eq!((verdict.title(), verdict.rank), ("input-bound (source)".to_owned(), Some(1)));
     assert_eq!(judge(&[of(0, rank(0, 20_000)), of(1, rank(0, 20_000))]).word, Word::Ok);

@@ -1,4 +1,4 @@
-//! What a change would bring: the step after it, from the times before it.
+//! The effect of a change: the step after it, from the times before it.
 
 use super::cause::Cause;
 use super::judge::share;
@@ -15,7 +15,7 @@ pub enum Basis {
 }
 
 impl Basis {
-    /// As screens and JSON have it.
+    /// Its name on screens and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Basis::Measured => "measured",
@@ -37,7 +37,7 @@ pub struct WhatIf {
     pub step_us: f64,
     /// Step then (µs).
     pub then_us: f64,
-    /// Where `then_us` comes from.
+    /// The origin of `then_us`.
     pub basis: Basis,
 }
 
@@ -48,7 +48,7 @@ const SPARE: f64 = 1.15;
 /// A change must save so much of the step.
 const WORTH: f64 = 0.05;
 
-/// What would change for a rank that waits for its input; best first.
+/// Changes for a rank that waits for its input, best first.
 pub(super) fn input(m: &Measured, cause: Cause) -> Vec<WhatIf> {
     let found = match (m.loader, cause) {
         (_, Cause::Slot) => None,
@@ -174,8 +174,8 @@ fn more_threads(m: &Measured) -> Option<WhatIf> {
     (then > now).then(|| step.change("num_workers", now, then))
 }
 
-/// A cache of such a size that reads no longer hold the training up. Reads shrink as misses do, from the second pass on:
-/// the step foretold is the mean of a run with as many passes.
+/// A cache of such a size that reads no longer hold the training up. Reads shrink as misses do, from the second pass
+/// on: the step foretold is the mean of a run with as many passes.
 fn larger_cache(m: &Measured) -> Option<WhatIf> {
     let c = &m.cache;
     if c.fetched == 0 || c.dataset == 0 {
@@ -213,7 +213,7 @@ fn round_up(bytes: f64) -> u64 {
     ((count / step).ceil() * step) as u64 * unit
 }
 
-/// As `cache=` takes it.
+/// A size in the form that `cache=` takes.
 pub(super) fn size(bytes: u64) -> String {
     let units = [(1u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     match units.into_iter().find(|&(unit, _)| bytes >= unit) {

@@ -1,5 +1,5 @@
-"""The making of batches, in worker processes or in the loop itself: how long it takes, how much of that is computing, and
-whether the interpreter or compiled code computes.
+"""The making of batches, in worker processes or in the loop itself: how long it takes, how much of that is computing,
+and whether the interpreter or compiled code computes.
 
 A fetch's processor time tells waiting from computing, and the kernel's run-queue delay tells both from a machine whose
 processors are taken. What computes is sampled, twenty times a second at most and only where fetches compute: if the
@@ -24,9 +24,9 @@ _HELD = 0.25e-3
 _WARM, _LEAST = 3, 0.5e-3
 #: Packages whose Python functions only lead to compiled code.
 _LEADS = (
-    "PIL", "torch", "torchvision", "torchaudio", "torchcodec", "numpy", "cv2", "av", "decord", "imageio", "skimage",
-    "scipy", "albumentations", "kornia", "pyarrow", "pandas", "h5py", "zarr", "soundfile", "librosa", "tifffile", "gzip",
-    "lzma", "bz2", "zstandard", "turbojpeg", "simplejpeg",
+    "PIL", "gzip", "torch", "torchvision", "torchaudio", "torchcodec", "numpy", "cv2", "av", "decord", "imageio",
+    "skimage", "scipy", "albumentations", "kornia", "pyarrow", "pandas", "h5py", "zarr", "soundfile", "librosa",
+    "tifffile", "lzma", "bz2", "zstandard", "turbojpeg", "simplejpeg",
 )  # fmt: skip
 
 
@@ -56,9 +56,9 @@ class Maker:
         if wall > n[LONGEST]:
             n[LONGEST] = wall
         if self._sampler is None and n[BATCHES] >= _WARM and n[PROCESSOR] > _LEAST * n[BATCHES]:
-            thread = threading.Thread(target=self._sample, args=(threading.get_ident(),), daemon=True, name="lossfeed-why")
-            self._sampler = thread
-            thread.start()
+            about = (threading.get_ident(),)
+            self._sampler = threading.Thread(target=self._sample, args=about, daemon=True, name="lossfeed-why")
+            self._sampler.start()
 
     def _sample(self, thread):
         n = self.numbers
