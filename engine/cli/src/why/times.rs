@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use lossfeed_stats::verdict::{Measured, Settings};
+use lossfeed_stats::verdict::{Measured, Settings, Work};
 
 use super::records::{Numbers, Record};
 
@@ -103,7 +103,9 @@ pub(super) fn measured(record: &Record) -> Measured {
     let m = Measured::of(&|name| counters.get(name).copied(), None);
     let set = |name: &str| (n("torch") > 0.0).then(|| n(name) > 0.0);
     let settings = Settings { persistent: set("persistent"), pinned: set("pinned"), ..m.settings };
-    Measured { rank: record.words.rank, settings, ..m }
+    let queued: f64 = record.fetches.iter().map(|fetch| fetch.get("delay")).sum();
+    let work = Work { processor_us: m.work.processor_us.saturating_add((queued * 1e6) as u64), ..m.work };
+    Measured { rank: record.words.rank, settings, work, ..m }
 }
 
 /// A sum of `count` times without its few long ones, where those are pauses.

@@ -42,7 +42,7 @@ pub struct Work {
     pub batches: u64,
     /// Time it took (µs).
     pub total_us: u64,
-    /// Processor time of that (µs).
+    /// Processor time of that, with the waits for a processor where those are known (µs).
     pub processor_us: u64,
 }
 

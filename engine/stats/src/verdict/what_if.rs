@@ -127,10 +127,12 @@ impl Step {
         }
     }
 
-    /// The fewest workers that keep up, with a little to spare: batches do not all take equally long.
+    /// The fewest workers that keep up, with a little to spare for batches that take longer. Processors that are the
+    /// limit have none to spare.
     fn enough(&self) -> u64 {
         let pace = self.busy.max(self.processors).max(1.0);
-        ((SPARE * self.fetch / pace).ceil() as u64).clamp(1, WORKERS_MAX)
+        let spare = if self.processors > self.busy { 1.0 } else { SPARE };
+        ((spare * self.fetch / pace).ceil() as u64).clamp(1, WORKERS_MAX)
     }
 }
 
