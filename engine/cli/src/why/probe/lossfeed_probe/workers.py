@@ -19,7 +19,7 @@ NAMES = ("parent", "batches", "wall", "processor", "delay", "longest", "python",
 #: Seconds between two samples, and how many are taken.
 _PERIOD, _SAMPLES = 0.05, 1200
 #: A lock that came later (seconds) was held. Timers alone are late by a tenth of a millisecond.
-_HELD = 0.25e-3
+_HELD = 0.15e-3
 #: Sampling starts after so many fetches, if they compute for so long.
 _WARM, _LEAST = 3, 0.5e-3
 #: Packages whose Python functions only lead to compiled code.
