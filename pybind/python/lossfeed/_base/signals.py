@@ -81,19 +81,30 @@ def _positional(frame: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def kept_while(forking: bool) -> Iterator[None]:
-    """Keeps Ctrl-C and SIGTERM until processes are forked. Python runs functions of its own behind each fork (of logging,
-    for one), and what a handler raises in these is printed and lost."""
+    """Keeps signals that have handlers in Python until processes are forked. Python runs functions of its own after each
+    fork (logging's, for one), and an exception that a handler raises in them is printed and lost."""
     handlers: dict[int, Any] = {}
     came: list[int] = []
+    over = False
+
+    def instead(number: int, frame: Any) -> None:
+        # It may be called later: torch's handler calls the one that it found, and a signal may end the putting back.
+        if over:
+            handlers[number](number, frame)
+        else:
+            came.append(number)
+
     if forking and threading.current_thread() is threading.main_thread():
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
         handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
-    for number in handlers:
-        signal.signal(number, lambda number, frame: came.append(number))
     try:
+        for number in handlers:
+            signal.signal(number, instead)
         yield
     finally:
+        over = True
         for number, handler in handlers.items():
-            signal.signal(number, handler)
+            if signal.getsignal(number) is instead:
+                signal.signal(number, handler)
         for number in came:
             signal.raise_signal(number)
