@@ -257,12 +257,18 @@ def kind_of(name: str) -> str:
 # ---- lists -----------------------------------------------------------------------------------------------------------
 
 
+def are_names(data: Any) -> bool:
+    """Whether it is a list of names, or of pairs of one and a label."""
+    return type(data) in (list, tuple) and len(data) > 0 and isinstance(_name(data[0]), (str, os.PathLike))
+
+
 def is_list(data: Any) -> bool:
-    """Whether it is a list of names of image files, or of pairs of one and a label."""
-    if type(data) not in (list, tuple) or not data:
-        return False
-    name = data[0][0] if type(data[0]) is tuple and len(data[0]) == 2 else data[0]
-    return isinstance(name, (str, os.PathLike)) and is_image(os.fspath(name)) and os.path.isfile(name)
+    """Whether its first name is that of an image file, so that it is no dataset of text."""
+    return are_names(data) and is_image(os.fspath(_name(data[0]))) and os.path.isfile(_name(data[0]))
+
+
+def _name(item: Any) -> Any:
+    return item[0] if type(item) is tuple and len(item) == 2 else item
 
 
 def of_list(data: Any, labels: Any) -> Listed:
@@ -271,7 +277,6 @@ def of_list(data: Any, labels: Any) -> Listed:
     Raises:
         SettingsError: labels that are none, or not one a path.
     """
-    data = data.tolist() if hasattr(data, "tolist") else data
     if all(type(item) is tuple and len(item) == 2 for item in data):
         if not isinstance(labels, str):
             raise SettingsError("labels= beside a list of pairs (path, label): give one of them")

@@ -106,25 +106,27 @@ def _of_csv(place: str) -> dict[str, list[Any]]:
     header: list[str] | None = None
     rows: list[list[str]] = []
     with _text(place) as file:
-        first = file.readline()
-        file.seek(0)
-        tabs = place.lower().endswith(".tsv")
-        delimiter = "\t" if tabs else ";" if ";" in first and "," not in first else ","
-        reader = csv.reader(file, delimiter=delimiter, strict=True)
+        line = 0
         try:
+            first = file.readline()
+            file.seek(0)
+            tabs = place.lower().endswith(".tsv")
+            delimiter = "\t" if tabs else ";" if ";" in first and "," not in first else ","
+            reader = csv.reader(file, delimiter=delimiter, strict=True)
             for row in reader:
+                line = reader.line_num
                 if not row:
                     continue
                 if header is None:
                     header = _header(place, [cell.strip() for cell in row])
                 elif len(row) != len(header):
                     raise SettingsError(
-                        f"{place!r}, line {reader.line_num}: {len(row)} cells for {len(header)} columns: quote cells with commas"
+                        f"{place!r}, line {line}: {len(row)} cells for {len(header)} columns: quote cells with commas"
                     )
                 else:
                     rows.append(row)
         except (csv.Error, UnicodeDecodeError) as cause:
-            raise SettingsError(f"{place!r}, near line {reader.line_num + 1}: {cause}: save it as CSV in UTF-8") from None
+            raise SettingsError(f"{place!r}, near line {line + 1}: {cause}: save it as CSV in UTF-8") from None
     return {name: _numbers([row[at] for row in rows]) for at, name in enumerate(header or [])}
 
 

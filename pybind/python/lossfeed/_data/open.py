@@ -132,7 +132,10 @@ def open(
         if given:
             raise SettingsError(f"{', '.join(given)}: this dataset is open already: give keywords when you open it")
         return data
-    return _open(data, asked)._made_by(again, data, given)
+    made = _open(data, asked)
+    if asked.resize is None and not made._adaptors:
+        _notice_sizes(made)
+    return made._made_by(again, data, given)
 
 
 def again(data: Any, keywords: dict[str, Any]) -> Data:
@@ -163,9 +166,7 @@ def _open(data: Any, asked: OpenOptions) -> Data:
         _only_for_datasets(thread_safe, processes)
         if varying or target is not None:
             raise SettingsError("varying= and target= are for Python datasets: leave them out")
-        made = layouts.opened(listed, mode, resized, asked.of_files(f"{listed.url!r}"))
-        _notice_sizes(made, resized)
-        return made
+        return layouts.opened(listed, mode, resized, asked.of_files(f"{listed.url!r}"))
     if isinstance(data, (str, os.PathLike)) and (varying or target is not None):
         raise SettingsError("varying= and target= are for Python datasets: leave them out")
     if isinstance(data, (str, os.PathLike)) and not are_files(data):
@@ -203,9 +204,7 @@ def _of_path(location: str, mode: str, resized: Resize | None, asked: OpenOption
     splits = [name for name in source.classes if name.lower() in layouts.SPLITS]
     if len(splits) > 1 and asked.labels != "folders":
         raise SettingsError(layouts.which_split(_native.without_secrets(location), splits))
-    made = Data(source, (), members.structure_of(asked.fields, source))
-    _notice_sizes(made, resized)
-    return made
+    return Data(source, (), members.structure_of(asked.fields, source))
 
 
 def _listed(data: Any, asked: OpenOptions) -> layouts.Listed | None:
@@ -228,9 +227,13 @@ def _listed(data: Any, asked: OpenOptions) -> layouts.Listed | None:
             )
         return None
     if layouts.is_list(data) or not isinstance(labels, str):
-        if not isinstance(data, (list, tuple)) and not (is_array(data) or hasattr(data, "tolist")):
-            raise SettingsError(f"labels= is for folders of images and lists of paths, and this is a {type(data).__name__}: leave it out")
-        return layouts.of_list(data, labels)
+        paths = data.tolist() if hasattr(data, "tolist") else data
+        if not layouts.are_names(paths):
+            raise SettingsError(
+                f"labels={'None' if labels is None else '…'} is for folders of images, manifests and lists of paths, and this is a "
+                f"{type(data).__name__} of something else: leave it out"
+            )
+        return layouts.of_list(paths, labels)
     return None
 
 
@@ -240,10 +243,8 @@ def _has_shards(folder: str) -> bool:
     return False
 
 
-def _notice_sizes(data: Data, resized: Resize | None) -> None:
+def _notice_sizes(data: Data) -> None:
     """Says once that images differ in size, with what makes one size of them."""
-    if resized is not None:
-        return
     sizes = data._native.sizes(_SIZES)
     least, most = min(sizes, default=None), max(sizes, default=None)
     if least != most:
@@ -252,7 +253,7 @@ def _notice_sizes(data: Data, resized: Resize | None) -> None:
             f"{'{} x {}'.format(*most)} among {len(sizes)}), and a batch needs one size: "
             "lf.Loader(data, …, transform=lf.ImageTransform(crop=224, scale=(0.08, 1.0))), or lf.open(…, resize=256, crop=224)",
             UserWarning,
-            stacklevel=6,  # whoever opens it
+            stacklevel=4,  # the caller of lf.open
         )
 
 
