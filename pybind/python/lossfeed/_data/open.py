@@ -246,8 +246,8 @@ def _has_shards(folder: str) -> bool:
 def _notice_sizes(data: Data) -> None:
     """Says once that images differ in size, with what makes one size of them."""
     sizes = data._native.sizes(_SIZES)
-    least, most = min(sizes, default=None), max(sizes, default=None)
-    if least != most:
+    if len(set(sizes)) > 1:
+        least, most = min(sizes), max(sizes)
         warnings.warn(
             f"images of {data._native.describe()} differ in size (height x width {'{} x {}'.format(*least)} and "
             f"{'{} x {}'.format(*most)} among {len(sizes)}), and a batch needs one size: "
