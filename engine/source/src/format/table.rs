@@ -326,3 +326,62 @@ impl Source for Table {
         Traffic::default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::apart;
+    use crate::types::Dtype;
+
+    fn column(name: &str, kind: PieceKind, values: Values) -> Column {
+        Column { name: name.to_owned(), kind, values }
+    }
+
+    #[test]
+    fn samples_have_the_parts_and_sizes_that_their_table_says() {
+        let root = tempfile::tempdir().unwrap();
+        let text = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        for (name, bytes) in [("a.png", &b"first picture"[..]), ("b.png", b"second"), ("a.txt", b"words"), ("b.txt", b"")] {
+            std::fs::write(root.path().join(name), bytes).unwrap();
+        }
+        let absolute = root.path().join("b.txt").display().to_string();
+        let columns = || {
+            vec![
+                column("n", PieceKind::Number(Dtype::I64), Values::Whole(vec![7, -1])),
+                column("said", PieceKind::Text, Values::Files(text(&["a.txt", &absolute]))),
+                column("image", PieceKind::Picture, Values::Files(text(&["a.png", "b.png"]))),
+                column("note", PieceKind::Text, Values::Text(text(&["", "x"]))),
+            ]
+        };
+        let labels = || Some(Labels { labels: vec![1, 0], classes: text(&["c", "d"]) });
+        let open = |columns, labels| {
+            open_table("a table".to_owned(), root.path().to_owned(), columns, labels, &OpenOptions::default())
+        };
+        let source = open(columns(), labels()).unwrap();
+        let mut seen = 0;
+        source.fetch(&[1, 0], &mut |k, payload| {
+            let (id, payload) = ([1, 0][k], payload.unwrap());
+            assert_eq!(source.payload_bytes(id), payload.data.len() as u64);
+            let parts = apart(source.pieces(), payload.data).unwrap();
+            let n = [7i64, -1][id as usize].to_ne_bytes();
+            let (said, picture, note) = [(&b"words"[..], &b"first picture"[..], &b""[..]), (b"", b"second", b"x")][id as usize];
+            assert_eq!(parts, [&n[..], said, picture, note, b""]);
+            assert_eq!(payload.target, [1i64, 0][id as usize].to_ne_bytes());
+            let tail = crate::sample::picture_and_tail(payload.data).unwrap().1;
+            assert_eq!(source.tail_bytes(id), tail.len() as u64);
+            seen += 1;
+            ControlFlow::Continue(())
+        });
+        assert_eq!((seen, source.sized(), source.payload_bytes(2)), (2, true, 0));
+        // Other values are another dataset, and another sample.
+        let mut other = columns();
+        other[0].values = Values::Whole(vec![7, 1]);
+        let other = open(other, labels()).unwrap();
+        assert_ne!(source.digest(), other.digest());
+        assert!(source.proof(0) == other.proof(0) && source.proof(1) != other.proof(1) && source.proof(0).is_some());
+        let mut short = columns();
+        short[3].values = Values::Text(text(&["x"]));
+        assert!(open(short, None).is_err_and(|e| e.to_string().contains("2 samples and 1 of their parts")));
+        assert!(open(Vec::new(), None).is_err_and(|e| e.to_string().contains("holds no samples")));
+    }
+}
