@@ -38,7 +38,7 @@ impl<R: Reader> Files<R> {
                 seen.escaping
             )));
         }
-        let labelled = catalog.members.as_ref().is_none_or(|members| members.labelled);
+        let labelled = !catalog.unlabelled && catalog.members.as_ref().is_none_or(|members| members.labelled);
         if labelled && catalog.labels.len() != catalog.places.len() {
             return Err(Error::internal(format!(
                 "{} labels for {} samples",
