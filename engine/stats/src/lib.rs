@@ -15,6 +15,7 @@
 //! | `process` | which process a page is of, and the time |
 //! | `publisher` | the writer and its thread |
 //! | `discover` | the reader: who runs, who ran |
+//! | `others` | the directories and engines of other users |
 //! | `sweep` | pages of engines that ended without removing them |
 
 mod counters;
@@ -24,6 +25,7 @@ mod discover;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod numbers;
+mod others;
 mod page;
 mod process;
 mod publisher;
