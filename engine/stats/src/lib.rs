@@ -17,6 +17,7 @@
 //! | `discover` | the reader: who runs, who ran |
 //! | `others` | the directories and engines of other users |
 //! | `sweep` | pages of engines that ended without removing them |
+//! | `verdict` | why a run waits, from its times: pure |
 
 mod counters;
 mod derived;
@@ -30,6 +31,7 @@ mod page;
 mod process;
 mod publisher;
 mod sweep;
+pub mod verdict;
 
 pub use counters::{Counters, Descriptor, HISTORY, Kind, RENAMED, Snapshot, Unit, current_name};
 pub use derived::{
