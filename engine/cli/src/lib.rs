@@ -22,6 +22,8 @@ pub mod train;
 mod allocate;
 #[cfg(feature = "engine")]
 mod doctor;
+#[cfg(feature = "engine")]
+mod exporter;
 mod forms;
 #[cfg(feature = "engine")]
 mod index;
@@ -56,6 +58,8 @@ pub fn run(args: &[OsString], train: &mut dyn FnMut(&TrainArgs) -> i32) -> i32 {
     match cli.command {
         args::Command::Train(options) => train(&options),
         args::Command::Smi(options) => smi::run(&options),
+        #[cfg(feature = "engine")]
+        args::Command::Exporter(options) => exporter::run(&options),
         args::Command::Replay(options) => replay::run(&options),
         args::Command::Allocate(options) => allocate::run(&options),
         args::Command::Forms(options) => forms::run(&options),

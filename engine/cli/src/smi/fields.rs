@@ -20,7 +20,7 @@ const fn field(name: &'static str, unit: &'static str, help: &'static str) -> Fi
 }
 
 /// The fields that are no counters and no ratios of them.
-const OWN: [Field; 22] = [
+const OWN: [Field; 23] = [
     field("pid", "", "Process id, in the engine's own pid namespace."),
     field("uid", "", "User id of the process."),
     field("job", "", "Name of the job."),
@@ -29,15 +29,20 @@ const OWN: [Field; 22] = [
     field("alive", "", "False if the process has ended."),
     field("state", "", "One word: starts, the verdict, stopped, ended."),
     field("started", "", "Start of the engine, RFC 3339, UTC."),
-    field("age_seconds", "seconds", "Time since the engine last wrote its numbers: above 5, it is stopped or has ended."),
+    field(
+        "age_seconds",
+        "seconds",
+        "Time since the engine last wrote its numbers: above 5, it is stopped or has ended.",
+    ),
     field("version", "", "Version of lossfeed that the engine runs."),
     field("source", "", "Where the data is, without secrets."),
     field("policy", "", "Cache policy."),
     field("sampler", "", "Sampler."),
     field("device", "", "Device the batches go to."),
     field("gpu_uuid", "", "NVML's id of that device, if it is a GPU."),
-    field("verdict", "", "What limits the run, in one word; `lossfeed why` explains them."),
-    field("evidence", "", "The numbers that the verdict rests on."),
+    field("verdict", "", "Why the run waits, in one word."),
+    field("cause", "", "The cause that the verdict names."),
+    field("why", "", "The numbers that the verdict rests on."),
     field("next", "", "One thing to try; empty where nothing is wrong."),
     field("samples_per_s", "samples/s", "Samples delivered a second, over the last 10 seconds."),
     field("fetched_bytes_per_s", "bytes/s", "Bytes fetched from the source a second, over the last 10 seconds."),
@@ -66,7 +71,7 @@ fn values(engine: &Engine, names: &[&str]) -> Vec<Value> {
 fn shown(value: &Value, unit: &str, units: bool) -> String {
     match value {
         Value::Null => "[N/A]".to_owned(),
-        Value::String(text) => text.chars().map(|c| if stats::steers_terminal(c) { '?' } else { c }).collect(),
+        Value::String(text) => harmless(text),
         Value::Number(_) if units && !unit.is_empty() && unit != "ratio" => format!("{value} {unit}"),
         other => other.to_string(),
     }
@@ -85,7 +90,8 @@ pub(super) fn csv_head(names: &[&str]) -> String {
 /// A line of CSV.
 pub(super) fn csv_line(engine: &Engine, names: &[&str], units: bool) -> String {
     let unit = |name: &str| all().find(|field| field.name == name).map_or("", |field| field.unit);
-    let cells = values(engine, names).iter().zip(names).map(|(value, name)| quoted(shown(value, unit(name), units)));
+    let cells =
+        values(engine, names).into_iter().zip(names).map(|(value, name)| quoted(shown(&value, unit(name), units)));
     cells.collect::<Vec<_>>().join(", ")
 }
 
@@ -116,6 +122,11 @@ pub(super) fn line(engine: &Engine) -> String {
     let Engine { pid, job, rank, world_size, device, .. } = engine;
     let uuid = engine.gpu_uuid.as_ref().map(|uuid| format!(", UUID: {uuid}")).unwrap_or_default();
     let text = format!("Engine {pid}: {job} (rank {rank} of {world_size}, {device}{uuid}): {}", engine.state);
+    harmless(&text)
+}
+
+/// Text that cannot steer a terminal.
+pub(super) fn harmless(text: &str) -> String {
     text.chars().map(|c| if stats::steers_terminal(c) { '?' } else { c }).collect()
 }
 

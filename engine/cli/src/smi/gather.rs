@@ -4,8 +4,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use lossfeed_stats::{self as stats, JobPage, Sample};
 
-use super::{held, nvml};
+use super::fields::harmless;
 use super::snapshot::{Engine, SCHEMA_VERSION, Snapshot, Unreadable, rfc3339};
+use super::{held, nvml};
 
 /// Seconds that "lately" means for a rate.
 const RATE_WINDOW: usize = 10;
@@ -45,9 +46,7 @@ pub(super) fn order(engines: &mut [Engine]) {
 /// A page that cannot be read, as a row.
 fn unreadable(page: &stats::Unreadable) -> Unreadable {
     // Anyone who may write to the directory chose the file's name.
-    let path: String =
-        page.path.display().to_string().chars().map(|c| if stats::steers_terminal(c) { '?' } else { c }).collect();
-    Unreadable { path, reason: page.reason.clone() }
+    Unreadable { path: harmless(&page.path.display().to_string()), reason: page.reason.clone() }
 }
 
 /// A page, as a row.
@@ -58,6 +57,7 @@ fn engine(page: &JobPage, now_ms: u64) -> Engine {
     let rate = |name: &str| page.alive.then(|| per_second(recent, name)).flatten();
     let shares = rate("wait_us_total").zip(rate("busy_us_total"));
     Engine {
+        page: page.path.clone(),
         pid: page.pid,
         uid: page.uid,
         alive: page.alive,

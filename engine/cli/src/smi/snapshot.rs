@@ -4,6 +4,7 @@
 //! The JSON form is this structure as it stands; a change of meaning or a removed key raises [`SCHEMA_VERSION`].
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 
 use lossfeed_stats as stats;
@@ -156,8 +157,10 @@ pub struct Engine {
     pub gpu_uuid: Option<String>,
     /// The verdict's word; `None` for an engine that has ended.
     pub verdict: Option<String>,
-    /// The numbers it rests on.
-    pub evidence: Option<String>,
+    /// The cause it names.
+    pub cause: Option<String>,
+    /// The numbers it rests on, in words.
+    pub why: Option<String>,
     /// One thing to try.
     pub next: Option<String>,
     /// Samples delivered a second, lately.
@@ -176,6 +179,12 @@ pub struct Engine {
     pub ratios: BTreeMap<&'static str, Option<f64>>,
     /// Every counter and gauge of the page, by name.
     pub counters: BTreeMap<String, u64>,
+    /// The page's file: tells engines of one process apart.
+    #[serde(skip)]
+    pub page: PathBuf,
+    /// True if the verdict asks for a change.
+    #[serde(skip)]
+    pub is_wrong: bool,
 }
 
 /// A live engine that has not written its numbers for so long is stopped.
@@ -192,6 +201,12 @@ impl Engine {
         self.ratios.get(ratio.descriptor.name).copied().flatten()
     }
 
+    /// The engines with this key are the ranks of one job. They read one dataset: a second loader of a process, for
+    /// validation, is a job of its own.
+    pub fn job_key(&self) -> (u32, &str, &str) {
+        (self.uid, &self.job, &self.source)
+    }
+
     /// Fills what follows from the counters.
     pub fn derive(mut self) -> Self {
         self.ratios = stats::DERIVED
@@ -199,7 +214,7 @@ impl Engine {
             .into();
         let time_us = || Some(self.counter("wait_us_total")? + self.counter("busy_us_total")?);
         let steps = self.counter("batches_total").filter(|&steps| steps > 0);
-        self.step_seconds = steps.zip(time_us()).map(|(steps, us)| us as f64 * 1e-6 / steps as f64);
+        self.step_seconds = steps.zip(time_us()).map(|(steps, us)| us as f64 / steps as f64 / 1e6);
         self.state = match (self.alive, &self.verdict) {
             (false, _) => format!("ended {}", age(self.age_seconds)),
             (true, _) if self.age_seconds > STOPPED_S => "stopped".to_owned(),
