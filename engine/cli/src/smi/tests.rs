@@ -73,8 +73,8 @@ fn no_screen_cuts_a_line_and_every_line_is_as_wide_as_the_screen() {
                 assert_eq!(ratatui::text::Span::raw(line).width(), usize::from(width), "{line}");
             }
             // Names in tables may be cut: their column is as wide as the screen allows.
-            let cut: Vec<&str> =
-                drawn.lines().filter(|line| line.contains('…') && !line.contains("resnet50")).collect();
+            let whole = |line: &&str| line.contains("resnet50") || !line.replace("(…", "").contains('…');
+            let cut: Vec<&str> = drawn.lines().filter(|line| !whole(line)).collect();
             assert!(cut.is_empty(), "{name} at {width}: {cut:?}");
             assert_eq!(drawn.contains(" hit%"), drawn.contains(" cover%"), "at width {width}");
         }

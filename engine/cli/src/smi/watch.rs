@@ -30,8 +30,8 @@ fn stopped() -> io::Result<Arc<AtomicBool>> {
 pub(super) fn run(args: &SmiArgs, every_s: f64) -> io::Result<i32> {
     let lines = args.json || args.list || args.query || args.query_engine.is_some();
     if !lines && io::stdout().is_terminal() {
-        let stop = stopped()?;
-        return full_screen(args, Duration::from_secs_f64(every_s), &stop, &mut Taker::new(args));
+        let (stop, mut taker) = (stopped()?, Taker::new(args));
+        return full_screen(args, Duration::from_secs_f64(every_s), &stop, &mut || taker.take());
     }
     let (mut last, mut taker) = (0, Taker::new(args));
     rounds(every_s, None, |round| {
@@ -64,10 +64,13 @@ pub(super) fn rounds(every_s: f64, count: Option<u64>, mut round: impl FnMut(u64
     Ok(())
 }
 
-fn full_screen(args: &SmiArgs, every: Duration, stop: &AtomicBool, taker: &mut Taker<'_>) -> io::Result<i32> {
+/// Gives the next snapshot.
+type Take<'a> = &'a mut dyn FnMut() -> Snapshot;
+
+fn full_screen(args: &SmiArgs, every: Duration, stop: &AtomicBool, take: Take<'_>) -> io::Result<i32> {
     // Also installs a panic hook that restores the terminal first.
     let mut terminal = ratatui::try_init()?;
-    let ended = screens(&mut terminal, args, every, stop, taker);
+    let ended = screens(&mut terminal, args, every, stop, take);
     ratatui::try_restore()?;
     ended
 }
@@ -100,10 +103,10 @@ fn screens(
     args: &SmiArgs,
     every: Duration,
     stop: &AtomicBool,
-    taker: &mut Taker<'_>,
+    take: Take<'_>,
 ) -> io::Result<i32> {
     let look = (args.color.decide(Environment::of_stdout()), args.ascii || term::ascii());
-    let mut snapshot = taker.take();
+    let mut snapshot = take();
     let mut taken = Instant::now();
     let (mut view, mut height) = (View::default(), 1);
     loop {
@@ -126,7 +129,7 @@ fn screens(
             return Ok(0);
         }
         if !view.paused && taken.elapsed() >= every {
-            snapshot = taker.take();
+            snapshot = take();
             taken = Instant::now();
         }
     }
@@ -164,5 +167,88 @@ impl<'a> Taker<'a> {
             snapshot.engines.retain(|e| e.job == *job || e.pid.to_string() == *job);
         }
         snapshot
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Read;
+    use std::process::{Child, Command, Stdio};
+
+    use clap::Parser;
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
+
+    use super::*;
+    use crate::args::{Cli, Command as Typed};
+
+    /// In which way the live screen ends in the process that [`ended_on_a_terminal`] starts.
+    const WAY: &str = "LOSSFEED_TEST_ENDING";
+
+    /// Nothing by itself: the other tests run it in a process of its own, on a terminal.
+    #[test]
+    fn live() {
+        let Ok(way) = std::env::var(WAY) else { return };
+        let Typed::Smi(args) = Cli::parse_from(["lossfeed", "smi", "--demo", "-l", "0.1"]).command else { return };
+        let mut shown = 0;
+        let mut take = || {
+            shown += 1;
+            assert!(way != "panic" || shown < 3, "planted");
+            demo::snapshot(600.0)
+        };
+        let stop = stopped().unwrap();
+        full_screen(&args, Duration::from_secs_f64(0.1), &stop, &mut take).unwrap();
+    }
+
+    /// Runs [`live`] on a terminal until it ends, and holds the terminal to what it was before.
+    fn ended_on_a_terminal(way: &str, end: impl Fn(&Child, &mut File)) -> String {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+        let terminal = File::options().read(true).write(true).open(name).unwrap();
+        tcsetwinsize(&terminal, Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+        let before = format!("{:?}", tcgetattr(&terminal).unwrap());
+        let stdio = || Stdio::from(terminal.try_clone().unwrap());
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "smi::watch::tests::live", "--nocapture"])
+            .env(WAY, way)
+            .stdin(stdio())
+            .stdout(stdio())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let (mut keyboard, mut screen) = (File::from(master.try_clone().unwrap()), File::from(master));
+        let mut drawn = Vec::new();
+        let mut read = |until: &str| {
+            let mut chunk = [0; 4096];
+            while !String::from_utf8_lossy(&drawn).contains(until) {
+                match screen.read(&mut chunk) {
+                    Ok(n) if n > 0 => drawn.extend_from_slice(&chunk[..n]),
+                    _ => break,
+                }
+            }
+        };
+        read("input-bound");
+        assert_ne!(before, format!("{:?}", tcgetattr(&terminal).unwrap()), "the live screen has the keys to itself");
+        end(&child, &mut keyboard);
+        read("\u{1b}[?1049l");
+        child.wait().unwrap();
+        assert_eq!(before, format!("{:?}", tcgetattr(&terminal).unwrap()), "{way}");
+        let drawn = String::from_utf8_lossy(&drawn).into_owned();
+        let last = |code: &str| drawn.rfind(code).unwrap_or_else(|| panic!("{way}: no {code:?} in {drawn:?}"));
+        assert!(last("\u{1b}[?1049l") > last("\u{1b}[?1049h"), "{way}: the screen from before is back");
+        drawn
+    }
+
+    #[test]
+    fn after_a_panic_a_signal_and_a_key_the_terminal_is_as_it_was() {
+        ended_on_a_terminal("panic", |_, _| {});
+        for signal in [rustix::process::Signal::TERM, rustix::process::Signal::HUP, rustix::process::Signal::INT] {
+            let pid = |child: &Child| rustix::process::Pid::from_child(child);
+            ended_on_a_terminal("signal", |child, _| rustix::process::kill_process(pid(child), signal).unwrap());
+        }
+        ended_on_a_terminal("key", |_, keyboard| keyboard.write_all(b"q").unwrap());
     }
 }

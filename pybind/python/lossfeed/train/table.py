@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -112,8 +113,17 @@ def render(runs: Sequence[RunResult], columns: int = 120) -> str:
     if not alone and counts != [1]:
         seeds += "; against: mean of the pairs' differences ± half of its 95 % interval"
     steps = " or ".join(f"{n:,}" for n in sorted({row["steps"] for row in table}))
-    return "\n".join([*lines, f"{seeds}; {steps} steps each. distinct seen: different samples trained on ÷ samples in the set.",
-                      "ESS: effective sample size, 100 % when all weights are equal."])  # fmt: skip
+    notes = (
+        f"{seeds}; {steps} steps each. distinct seen: different samples trained on ÷ samples in the set.\n"
+        "ESS: effective sample size, 100 % when all weights are equal."
+    )
+    return "\n".join([*lines, wrapped(notes, columns)])
+
+
+def wrapped(text: str, columns: int) -> str:
+    """``text`` as lines of at most ``columns``, broken between words."""
+    lines = (textwrap.wrap(line, columns, break_long_words=False, break_on_hyphens=False) for line in text.splitlines())
+    return "\n".join("\n".join(part) for part in lines)
 
 
 def _recipe_cells(row: dict[str, Any], alone: bool) -> list[str]:
