@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -14,6 +15,7 @@ import sys
 import termios
 import time
 
+import pyte
 import pytest
 
 import lossfeed as lf
@@ -98,7 +100,8 @@ class Terminal:
         self.master, self.slave = pty.openpty()
         fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.before = termios.tcgetattr(self.slave)
-        self.text = ""
+        self.screen = pyte.Screen(columns, rows)
+        self.stream = pyte.ByteStream(self.screen)
         ends = {"stdin": self.slave, "stdout": self.slave, "stderr": self.slave, **keywords}
         self.program = subprocess.Popen(command, start_new_session=True, **ends)
 
@@ -112,14 +115,12 @@ class Terminal:
         os.close(self.slave)
 
     def until(self, words):
-        """Reads what is written until `words` have come, since the last call."""
-        seen, end = "", time.monotonic() + 60
-        while words not in seen:
-            assert time.monotonic() < end, f"no {words!r} in {seen!r}"
+        """Reads what is written until `words` stand on the screen."""
+        end = time.monotonic() + 60
+        while words not in "\n".join(self.screen.display):
+            assert time.monotonic() < end, "\n".join(self.screen.display)
             if select.select([self.master], [], [], 1)[0]:
-                seen += os.read(self.master, 65536).decode(errors="replace")
-        self.text += seen
-        return seen
+                self.stream.feed(os.read(self.master, 65536))
 
     def type(self, keys):
         os.write(self.master, keys.encode())
@@ -159,8 +160,8 @@ def test_after_a_signal_the_terminal_is_as_it_was(number):
         terminal.until("1-5 pages")
         assert termios.tcgetattr(terminal.slave) != terminal.before
         os.kill(terminal.program.pid, number)
-        terminal.until("\x1b[?1049l")
         assert terminal.restored() == 0
+        assert b"\x1b[?1049l" in os.read(terminal.master, 1 << 20), "the screen from before is back"
 
 
 def test_a_reader_that_goes_away_ends_it_quietly_and_leaves_the_terminal_alone():
@@ -182,6 +183,7 @@ def test_no_word_is_broken_at_the_edge_of_a_narrow_terminal(command, columns):
             text = ""
             while select.select([terminal.master], [], [], 0.2)[0]:
                 text += os.read(terminal.master, 65536).decode()
+        text = re.sub(r"\x1b\[[0-9;]*m", "", text)
         lines = text.splitlines()
         assert all(len(line) <= columns or len(line.split()) == 1 for line in lines), [x for x in lines if len(x) > columns]
         return text.split()

@@ -89,9 +89,12 @@ fn shown(snapshot: &Snapshot, view: &mut View, frame: &mut ratatui::Frame<'_>, (
         }
     }
     let target = frame.buffer_mut();
-    for y in 0..area.height.min(screen.area.height - view.top) {
+    let rows = area.height.min(screen.area.height);
+    for y in 0..rows {
+        // The keys stay in sight: they are the last line of every screen.
+        let line = if y + 1 == rows { screen.area.height - 1 } else { y + view.top };
         for x in 0..area.width.min(screen.area.width) {
-            if let (Some(to), Some(from)) = (target.cell_mut((x, y)), screen.cell((x, y + view.top))) {
+            if let (Some(to), Some(from)) = (target.cell_mut((x, y)), screen.cell((x, line))) {
                 *to = from.clone();
             }
         }
