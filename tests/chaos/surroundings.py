@@ -87,10 +87,7 @@ class Slow(Items):
 
 def signals(case: Case) -> None:
     """A handler that raises at a random moment of ``next()``: a state and the iterator go on behind what came.
-
-    Not over worker processes: an exception that falls into ``multiprocessing.Queue.put`` of torch's loader, after its lock
-    is taken and before its block begins, leaves that lock taken. ``tests/python/test_signals.py`` has them at instructions
-    of ours."""
+    ``tests/python/test_signals.py`` has them at instructions of ours."""
     import lossfeed as lf
 
     warnings.simplefilter("ignore", lf.TrainingWarning)
@@ -99,6 +96,7 @@ def signals(case: Case) -> None:
     sources: dict[str, tuple[Any, dict[str, Any]]] = {
         "arrays": ((x, y), {"num_workers": 2}),
         "items here": (Slow(x, y), {"num_workers": 0}),
+        "items by processes": (Slow(x, y), {"num_workers": 2, "framework": "torch"}),
         "items in threads": (lf.open(Slow(x, y), thread_safe=True), {"num_workers": 2}),
         "shards": (lf.open(tar), {"num_workers": 2}),
         "a store": (lf.open(tar, latency=0.001), {"num_workers": 2}),
@@ -113,7 +111,7 @@ def signals(case: Case) -> None:
             passing = iter(loader)
             with alarms():
                 try:
-                    signal.setitimer(signal.ITIMER_REAL, case.rng.uniform(1e-4, 0.03))
+                    signal.setitimer(signal.ITIMER_REAL, case.rng.uniform(1e-4, 0.15 if "processes" in name else 0.03))
                     for batch in passing:
                         seen.append(batch)  # before Python looks for signals again
                     time.sleep(1)

@@ -4,6 +4,8 @@ import contextlib
 import dis
 import functools
 import logging
+import multiprocessing.queues
+import random
 import signal
 import subprocess
 import sys
@@ -141,13 +143,49 @@ def test_wherever_it_falls_every_sample_comes_once(way, before, error):
     assert len(fallen) > (10 if error is Preempted else 50)
 
 
-def sleepy(seconds):
-    class Sleepy(Items):
-        def __getitem__(self, i):
-            time.sleep(seconds)
-            return super().__getitem__(i)
+def test_a_signal_never_falls_into_a_queue_of_worker_processes():
+    """Its lock would stay taken, and the end of the queue would wait for it for ever. Threads of its own put into it."""
+    seen = []
+    putting = multiprocessing.queues.Queue.put
+    with lf.Loader(Items(), BATCH, num_workers=2, persistent_workers=True, framework="torch", stats=False) as loader:
+        with pytest.MonkeyPatch.context() as patch:
+            watched = lambda *given: (seen.append(threading.current_thread()), putting(*given))  # noqa: E731
+            patch.setattr(multiprocessing.queues.Queue, "put", watched)
+            for _ in range(2):
+                assert sorted(i for batch in loader for i in ids_of(batch)) == list(range(SAMPLES))
+    assert len(seen) >= 2 * SAMPLES // BATCH
+    assert threading.main_thread() not in seen
 
-    return Sleepy()
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_signals_at_random_moments_of_worker_processes(context):
+    """They interrupt its making, an ask or an answer: nothing is lost, and closing does not hang."""
+    chance, data = random.Random(3), lf.open(Sleepy(0.002))
+    settings = {"batch_size": BATCH, "seed": 1, "shuffle": True, "framework": "torch", "stats": False}
+    with handled(number=signal.SIGALRM):
+        for _ in range(20 if context == "fork" else 3):
+            loader, seen = lf.Loader(data, num_workers=2, multiprocessing_context=context, **settings), []
+            with contextlib.suppress(Preempted):
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-4, 0.1 if context == "fork" else 3.0))
+                for batch in loader:
+                    seen.append(batch)  # before Python looks for signals again
+                time.sleep(60)
+            ids = [i for batch in seen for i in ids_of(batch)]
+            if len(ids) < SAMPLES:
+                with lf.Loader(data, num_workers=0, **settings) as rest:
+                    rest.load_state_dict(loader.state_dict())
+                    ids += [i for batch in rest for i in ids_of(batch)]
+            loader.close()
+            assert sorted(ids) == list(range(SAMPLES))
+
+
+class Sleepy(Items):
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def __getitem__(self, i):
+        time.sleep(self.seconds)
+        return super().__getitem__(i)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1])
@@ -156,7 +194,7 @@ def test_a_state_after_a_signal_that_comes_while_the_loop_waits(number, timeout)
     """Real signals at many moments of a wait: behind it the batch has been taken."""
     with handled():
         for delay in range(16):  # beyond the end of the epoch, which takes 32 ms
-            loader, seen = lf.Loader(sleepy(0.002), BATCH, num_workers=1, timeout=timeout, framework="numpy", stats=False), []
+            loader, seen = lf.Loader(Sleepy(0.002), BATCH, num_workers=1, timeout=timeout, framework="numpy", stats=False), []
             passing = iter(loader)
             timer = threading.Timer(0.002 + 0.003 * delay, signal.pthread_kill, (threading.main_thread().ident, number))
             with contextlib.suppress(KeyboardInterrupt, Preempted):
@@ -166,7 +204,7 @@ def test_a_state_after_a_signal_that_comes_while_the_loop_waits(number, timeout)
                 time.sleep(60)
             timer.join()
             seen = [ids_of(batch) for batch in seen]
-            rest = lf.Loader(sleepy(0), BATCH, framework="numpy", stats=False)
+            rest = lf.Loader(Sleepy(0), BATCH, framework="numpy", stats=False)
             rest.load_state_dict(loader.state_dict())
             # Where the epoch was over the next one begins.
             after = [ids_of(batch) for batch in rest] if len(seen) < SAMPLES // BATCH else []

@@ -112,6 +112,14 @@ macro_rules! counters {
             /// The names, in the same order.
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name),)+];
 
+            /// The number of that name.
+            pub fn named(&self, name: &str) -> Option<&AtomicU64> {
+                match name {
+                    $(stringify!($name) => Some(&self.$name),)+
+                    _ => None,
+                }
+            }
+
             /// All numbers now.
             pub fn snapshot(&self) -> Snapshot {
                 Snapshot { values: [$(self.$name.load(Ordering::Relaxed),)+] }
@@ -418,6 +426,8 @@ mod tests {
         assert_eq!((snapshot.get("hits_total"), snapshot.get("score_age_steps")), (Some(7), Some(5)));
         assert_eq!(snapshot.get("misses_total"), Some(0));
         assert_eq!(snapshot.get("no_such_number"), None);
+        assert_eq!(counters.named("hits_total").map(Counters::get), Some(7));
+        assert!(counters.named("no_such_number").is_none());
         assert_eq!(snapshot.values.iter().sum::<u64>(), 12);
         let distinct: std::collections::HashSet<_> = Counters::NAMES.iter().collect();
         assert_eq!(distinct.len(), Counters::NAMES.len());

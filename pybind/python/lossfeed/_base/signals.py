@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dis
 import inspect
+import os
 import signal
 import threading
 from types import TracebackType
@@ -81,19 +82,30 @@ def _positional(frame: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def kept_while(forking: bool) -> Iterator[None]:
-    """Keeps Ctrl-C and SIGTERM until processes are forked. Python runs functions of its own behind each fork (of logging,
-    for one), and what a handler raises in these is printed and lost."""
+    """Keeps signals that have handlers in Python until processes are forked. Python runs functions of its own after each
+    fork (logging's, for one), and an exception that a handler raises in them is printed and lost."""
     handlers: dict[int, Any] = {}
     came: list[int] = []
+    over, here = False, os.getpid()
+
+    def instead(number: int, frame: Any) -> None:
+        # A child has it still; torch's own handler may call it later; and a signal may end the loop that puts back.
+        if over or os.getpid() != here:
+            handlers[number](number, frame)
+        else:
+            came.append(number)
+
     if forking and threading.current_thread() is threading.main_thread():
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
         handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
-    for number in handlers:
-        signal.signal(number, lambda number, frame: came.append(number))
     try:
+        for number in handlers:
+            signal.signal(number, instead)
         yield
     finally:
+        over = True
         for number, handler in handlers.items():
-            signal.signal(number, handler)
+            if signal.getsignal(number) is instead:
+                signal.signal(number, handler)
         for number in came:
             signal.raise_signal(number)

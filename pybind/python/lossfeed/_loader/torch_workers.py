@@ -13,6 +13,7 @@ import contextlib
 import multiprocessing
 import operator
 import os
+import queue
 import threading
 import time
 import warnings
@@ -213,8 +214,8 @@ class TorchReading:
         self._plan: Any = None
         self._start = _Start(settings.get("worker_init_fn"))
 
-    def begin(self, asks: Iterator[Ask], seed: int) -> Any:
-        """An iterator over the batches of `asks`, by torch's loader. It asks ahead."""
+    def begin(self, asks: Iterator[Ask], seed: int, batches: Batches) -> None:
+        """Gives `batches` an iterator over those of `asks`, by torch's loader. It asks ahead."""
         torch = require_torch("worker processes")
         if self._loader is None:
             self._plan = _Plan()
@@ -228,13 +229,19 @@ class TorchReading:
                     **settings,
                 )
         self._loader.generator.manual_seed(seed & (2**63 - 1))
-        self._plan.asks = asks
+        # It asks for the first batches when it is made, and gets none: by then its queues are those of multiprocessing.
+        self._plan.asks = iter(())
         context = self._loader.multiprocessing_context or multiprocessing
         self._start.parent = parent_of_workers(context)
-        with kept_while(forking=bool(self.workers) and context.get_start_method() == "fork"), _without_advice():
-            made = iter(self._loader)
-        _iterators.add(made)
-        return made
+        with kept_while(forking=context.get_start_method() == "fork"), _without_advice():
+            # A kept signal raises at the end of this block, and `batches` then ends the iterator.
+            batches.inner = made = iter(self._loader)
+            if made not in _iterators:
+                _iterators.add(made)
+                _put_apart(made._index_queues)
+        self._plan.asks = asks
+        for _ in range(self._loader.prefetch_factor * self._loader.num_workers):
+            made._try_put_index()
 
     def lasting(self) -> Any:
         """The iterator whose workers outlive a pass, if there is one."""
@@ -280,13 +287,37 @@ def _without_advice() -> Iterator[None]:
 
 
 class _Plan:
-    """A batch sampler: each of its batches is one ask."""
+    """A batch sampler: each of its batches is one ask. It goes on where `asks` are exchanged after their end."""
 
     def __init__(self) -> None:
         self.asks: Iterator[Ask] = iter(())
 
-    def __iter__(self) -> Iterator[list[Ask]]:
-        return ([ask] for ask in self.asks)
+    def __iter__(self) -> _Plan:
+        return self
+
+    def __next__(self) -> list[Ask]:
+        return [next(self.asks)]
+
+
+def _put_apart(queues: list[Any]) -> None:
+    """Makes a thread put into queues of multiprocessing. A signal's exception rises in the main thread alone; inside
+    ``Queue.put`` it may leave a lock taken, and closing the queue would wait for that lock for ever."""
+    given: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+
+    def run() -> None:
+        while True:
+            put, item = given.get()
+            try:
+                put(item)
+            except ValueError:  # closed
+                return
+
+    def putting(put: Any) -> Any:
+        return lambda item: given.put((put, item))
+
+    for one in queues:
+        one.put = putting(one.put)
+    threading.Thread(target=run, name="lossfeed-asks", daemon=True).start()
 
 
 def end_workers(found: Any, patience: float) -> None:
@@ -299,8 +330,8 @@ def end_workers(found: Any, patience: float) -> None:
         return
     if patience > 0.0:
         found._workers_done_event.set()
-        for queue in found._index_queues:
-            queue.put(None)
+        for each in found._index_queues:
+            each.put(None)
         until = time.monotonic() + patience
         for worker in workers:
             worker.join(max(0.0, until - time.monotonic()))
@@ -312,9 +343,10 @@ def end_workers(found: Any, patience: float) -> None:
     pinning = getattr(found, "_pin_memory_thread_done_event", None)
     if pinning is not None:
         pinning.set()
-    for queue in found._index_queues:
-        queue.cancel_join_thread()
-        queue.close()
+    for each in found._index_queues:
+        each.cancel_join_thread()
+        each.close()
+        each.put(None)
     for worker in workers:
         worker.join(_LEAVE_S)
 
@@ -328,7 +360,7 @@ class Batches:
         #: Threads may share a pass. Reentrant: a signal's exception may fall between its taking and its block.
         self._lock = threading.RLock()
         #: torch's iterator; None where there is none yet, or an interrupted one was given up.
-        self._inner: Any = None
+        self.inner: Any = None
         #: What it was asked for and has not given, by number; and what it is to be asked for before all others.
         self._asked: dict[int, _native.Taken] = {}
         self._next: deque[_native.Taken] = deque()
@@ -370,15 +402,15 @@ class Batches:
 
     def _read_by_workers(self, taken: _native.Taken, seed: int) -> None:
         try:
-            if self._inner is None:
+            if self.inner is None:
                 self._asked.clear()
                 self._next = deque([taken])
                 epoch = taken.ticket.epoch
-                self._inner = self._reading.begin(self._asks(seed), generators.mixed(seed, epoch, taken.ticket.number))
+                self._reading.begin(self._asks(seed), generators.mixed(seed, epoch, taken.ticket.number), self)
             elif taken.ticket.number not in self._asked:
                 self._next.append(taken)
             while taken.sent is None:
-                made = next(self._inner)
+                made = next(self.inner)
                 of = self._asked.pop(made.number)
                 of.sent = made, *_own(of)
         except StopIteration:
@@ -419,13 +451,13 @@ class Batches:
         return None
 
     def _give_up(self) -> None:
-        inner, self._inner = self._inner, None
+        inner, self.inner = self.inner, None
         self._reading.end()
         end_workers(inner, 0.0)
 
     def end(self) -> None:
         """The pass is over. Workers that live on finish what they have in hand."""
-        inner, self._inner = self._inner, None
+        inner, self.inner = self.inner, None
         if inner is not None and inner is not self._reading.lasting():
             end_workers(inner, _LEAVE_S)
 
