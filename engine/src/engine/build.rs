@@ -224,6 +224,8 @@ impl Checked {
             in_place: copy_choice.path != CopyPath::Gathered,
             bad: BadSamples::default(),
         };
+        let processors = std::thread::available_parallelism().map_or(0, |n| n.get() as u64);
+        Counters::set(&counters.processors, processors);
         let publisher =
             settings.stats.then(|| Publisher::start(identity(&settings, policy_name, &feed, &*device), counters));
         // A run must not fail because nobody can watch it.

@@ -243,3 +243,73 @@ fn along<'a>(
     }
     Ok((shape, data.into()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(name: &str, dimensions: usize, dtype: Dtype, role: BesideRole) -> BesidePart {
+        BesidePart { name: name.to_owned(), dimensions, dtype, role }
+    }
+
+    fn beside(parts: Vec<BesidePart>, flip: f64) -> Beside {
+        let settings = BesideSettings { crop: None, padding: 0, random_crop: false, flip, parts };
+        Beside::new(&settings, None, [4, 6]).unwrap()
+    }
+
+    fn parts() -> Vec<BesidePart> {
+        vec![
+            part("text", 1, Dtype::U8, BesideRole::Keep),
+            part("boxes", 2, Dtype::F32, BesideRole::Boxes(Stored::Array)),
+            part("mask", 2, Dtype::U8, BesideRole::Mask(Stored::Array, Dtype::U8)),
+            part("labels", 1, Dtype::I64, BesideRole::Along(Stored::Array, Dtype::I64, 1)),
+        ]
+    }
+
+    fn stored(boxes: &[f32], labels: &[i64]) -> Box<[u8]> {
+        let mask: Vec<u8> = (0..24).collect();
+        join(&[
+            (vec![5], b"words"[..].into()),
+            (vec![boxes.len() / 4, 4], bytemuck::cast_slice(boxes).to_vec().into()),
+            (vec![4, 6], mask.into()),
+            (vec![labels.len()], bytemuck::cast_slice(labels).to_vec().into()),
+        ])
+    }
+
+    #[test]
+    fn masks_and_boxes_are_mirrored_and_the_labels_of_boxes_that_vanish_go_with_them() {
+        let tail = stored(&[1.0, 0.0, 3.0, 2.0, 0.0, 0.0, 0.5, 4.0, 2.0, 1.0, 9.0, 9.0], &[10, 11, 12]);
+        let made = beside(parts(), 1.0).tail((1, 1), [4, 6], &tail, &mut Scratch::default()).unwrap();
+        let found = split(&parts(), &made).unwrap();
+        assert_eq!(found[0], (vec![5], &b"words"[..]));
+        assert_eq!(found[1].0, [2, 4]);
+        let boxes: Vec<f32> = found[1].1.as_chunks::<4>().0.iter().map(|&b| f32::from_ne_bytes(b)).collect();
+        assert_eq!(boxes, [3.0, 0.0, 5.0, 2.0, 0.0, 1.0, 4.0, 4.0]);
+        assert_eq!((found[2].0.as_slice(), &found[2].1[..6]), (&[4, 6][..], &[5, 4, 3, 2, 1, 0][..]));
+        assert_eq!(found[3], (vec![2], bytemuck::cast_slice(&[10i64, 12])));
+    }
+
+    #[test]
+    fn tails_that_are_damaged_or_contradict_themselves_are_bad_samples() {
+        let sound = stored(&[0.0, 0.0, 2.0, 2.0], &[1]);
+        let made = |tail: &[u8], size| beside(parts(), 0.0).tail((1, 1), size, tail, &mut Scratch::default());
+        assert!(made(&sound, [4, 6]).is_ok());
+        for cut in 0..sound.len() {
+            assert!(made(&sound[..cut], [4, 6]).is_err(), "{cut}");
+        }
+        for (tail, size, words) in [
+            (sound.clone(), [6, 4], "mask is a mask of uint8 and shape [4, 6] for an image of [6, 4]"),
+            (stored(&[0.0, 0.0, 2.0, 2.0], &[]), [4, 6], "labels is of int64 and shape [0] beside 1 boxes"),
+            (stored(&[3.0, 0.0, 2.0, 2.0], &[1]), [4, 6], "boxes: [3.0, 0.0, 2.0, 2.0] is no box"),
+            (stored(&[f32::NAN, 0.0, 2.0, 2.0], &[1]), [4, 6], "is no box"),
+        ] {
+            let error = made(&tail, size).unwrap_err();
+            assert_eq!(error.kind(), crate::ErrorKind::Sample);
+            assert!(error.to_string().contains(words), "{error}");
+        }
+        // Numbers beyond the address space are none.
+        let mut huge = sound.to_vec();
+        huge[8..16].copy_from_slice(&u64::MAX.to_ne_bytes());
+        assert!(made(&huge, [4, 6]).is_err());
+    }
+}

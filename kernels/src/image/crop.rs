@@ -345,6 +345,34 @@ mod tests {
         assert_eq!(crop.region([1000, 100], 5, 5), tall);
     }
 
+    /// So a run draws the same crops whether an image is cut before its pixels reach a row or after.
+    #[test]
+    fn a_cut_is_where_a_transform_would_cut() {
+        let size = [40, 31];
+        for random in [true, false] {
+            let crop = ResizedCrop::new([17, 30], CropKind::Cut { random }).unwrap();
+            let options = crate::image::ImageOptions {
+                dtype: crate::image::ImageDtype::U8,
+                channels_first: false,
+                crop: Some([17, 30]),
+                padding: 0,
+                random_crop: random,
+                flip: 0.5,
+                mean: &[],
+                std: &[],
+            };
+            let transform = crate::image::ImageTransform::new([40, 31, 3], &options).unwrap();
+            for id in 0..200 {
+                let (region, draw) = (crop.region(size, 7, id), transform.draw(7, id));
+                assert_eq!((region.top, region.left), (draw.top as f64, draw.left as f64), "{id}");
+                assert_eq!((region.height, region.width), (17.0, 30.0));
+            }
+            assert_eq!(crop.is_random(), random);
+            assert!(crop.fits([17, 30]) && !crop.fits([16, 99]) && !crop.fits([99, 29]));
+        }
+        assert!(ResizedCrop::new([9, 9], PART).unwrap().fits([1, 1]), "what is resized has no least size");
+    }
+
     #[test]
     fn what_makes_no_sense_is_refused_with_its_numbers() {
         let refused = |size, kind| ResizedCrop::new(size, kind).unwrap_err().to_string();

@@ -12,6 +12,7 @@ from .. import _native
 from .._base import checks, literals
 from .._base.errors import Error, ResumeWarning
 from .._base.process import MadeAgain, Process
+from .._base.ranges import ranged
 from .._base.sizes import parse_cache
 from .._base.torch_imports import torch_half
 from .._batch.batch import Batch
@@ -312,6 +313,7 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, OwnLosses, MadeAgain):
 
     # ---- scores ----------------------------------------------------------------------------------------------------
 
+    @ranged("lossfeed.cross_entropy")
     def cross_entropy(
         self,
         logits: Any,

@@ -114,6 +114,8 @@ def make(asked: Options) -> Made:
     if settings["workers"] is None:
         _reading.tell_threads(data, engine.workers())
     reads = _reading.reads(reading, data)
+    if reads is not None:
+        engine.read_by(reads.processes)
     fitted = delivery.fitted
     mixer = Mixer(fitted, world.rank) if fitted is not None and fitted.mixes else None
     mixes = mixer is not None
