@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use lossfeed_sync::{Condvar, Mutex};
 
 use crate::Key;
+use crate::claims::Table;
+use crate::flight::Request;
 use crate::folder::Folder;
 use crate::policy::Policy;
 use crate::read_at::ReadAt;
@@ -22,6 +24,10 @@ pub(crate) enum Item {
     },
     Forget {
         key: Key,
+    },
+    /// A call's fetches have ended.
+    Landed {
+        ticket: u64,
     },
     #[cfg(test)]
     Look,
@@ -39,6 +45,7 @@ impl Item {
 #[derive(Default)]
 pub(crate) struct Queue {
     pub(crate) items: VecDeque<Item>,
+    pub(crate) requests: Vec<Request>,
     pub(crate) bytes: usize,
     pub(crate) over: bool,
     /// Something was taken and is not dealt with yet.
@@ -94,6 +101,16 @@ pub(crate) struct Shared {
     /// The bytes that a test leaves on the disk.
     #[cfg(test)]
     pub(crate) spare: AtomicU64,
+    /// What processes tell each other; `None` where they cannot.
+    pub(crate) table: Option<Arc<Table>>,
+    /// Calls that fetch, so far.
+    pub(crate) tickets: AtomicU64,
+    /// A call waits for the thread.
+    pub(crate) requested: AtomicBool,
+    /// The thread did not answer a call, and has done nothing since.
+    pub(crate) stuck: AtomicBool,
+    /// There were other processes when a call claimed last.
+    pub(crate) company: AtomicBool,
     /// What all requests since the last look would have cost as fetches, µs.
     pub(crate) asked_us: AtomicU64,
 }
