@@ -175,6 +175,16 @@ fn strangers_at_the_top_level_long_files_and_missing_heads_are_found() {
 }
 
 #[test]
+fn a_folder_with_too_many_files_is_found() {
+    let mut tree = workspace();
+    for number in 0..31 {
+        tree.insert(format!("engine/src/planted/{number}.rs"), "//! Head.\n".to_owned());
+    }
+    let found = violations(&tree);
+    assert!(found.iter().any(|v| v.starts_with("engine/src/planted: 31 files")), "{found:?}");
+}
+
+#[test]
 fn a_dependency_that_a_crate_may_not_have_is_found() {
     assert_found("kernels/Cargo.toml", "[dependencies]\nlossfeed.workspace = true\n", "may not depend");
     assert_found("engine/Cargo.toml", "[dependencies]\nclap.workspace = true\n", "may not depend");

@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 use crate::buffer::{Buffer, Input};
 use crate::errors::{outside, raise};
 use crate::opening::interruptibly;
+use crate::progress::Progress;
 use crate::spec::{self, PySpec};
 
 /// An opened dataset and how its samples are decoded. Cheap to share; it keeps nothing in memory but the index.
@@ -200,6 +201,7 @@ pub(crate) fn open_source(
     };
     let retry_timeout = seconds("retry_timeout", retry_timeout_s)?;
     let disk = disk.map(|(folder, bytes)| DiskTier { folder, bytes });
+    let progress = Progress::of(url);
     let options = OpenOptions {
         throttle,
         connections,
@@ -213,11 +215,12 @@ pub(crate) fn open_source(
         fields,
         disk,
         chaos,
+        on_shard: Some(progress.on_shard()),
         ..OpenOptions::default()
     };
     let (url, mode, resize) = (url.to_owned(), mode_of(mode)?, resize.map(|to| Resize { to, crop }));
     let stop = options.stop.clone();
-    let dataset = interruptibly(py, &stop, move || Dataset::new(source::open(&url, &options)?, mode, resize))?;
+    let dataset = interruptibly(py, &stop, progress, move || Dataset::new(source::open(&url, &options)?, mode, resize))?;
     Ok(Source { dataset })
 }
 

@@ -181,6 +181,9 @@ const MAY_NOT_DEPEND: &[(&str, &[&str])] = &[
 /// Longest file a person should have to read.
 const LINES_MAX: usize = 500;
 
+/// Most source files of the product that may lie in one folder, tests apart.
+const FILES_MAX: usize = 30;
+
 /// Named files that are gone or have become safe: the list must not keep doors open that nobody uses.
 fn unused_permissions(tree: &Tree, found: &mut Vec<String>) {
     for (path, _) in UNSAFE {
@@ -190,10 +193,34 @@ fn unused_permissions(tree: &Tree, found: &mut Vec<String>) {
     }
 }
 
+fn full_folders(tree: &Tree, found: &mut Vec<String>) {
+    let mut folders = BTreeMap::new();
+    for path in tree.keys().filter(|path| is_product(path)) {
+        let (folder, file) = path.rsplit_once('/').unwrap_or_default();
+        if ["rs", "py", "pyi", "cu", "cuh"].contains(&file.rsplit('.').next().unwrap_or_default()) {
+            *folders.entry(folder).or_insert(0) += 1;
+        }
+    }
+    for (folder, files) in folders {
+        if files > FILES_MAX {
+            found.push(format!("{folder}: {files} files, {FILES_MAX} are the most: folders say what is inside"));
+        }
+    }
+}
+
+fn is_test(path: &str) -> bool {
+    path.starts_with("tests/") || path.ends_with("/tests.rs") || path.ends_with("_tests.rs") || path.contains("/tests/")
+}
+
+fn is_product(path: &str) -> bool {
+    ["engine/", "kernels/", "pybind/"].iter().any(|room| path.starts_with(room)) && !is_test(path)
+}
+
 /// Everything in the tree that breaks a rule, a line each: path, then reason.
 pub(crate) fn violations(tree: &Tree) -> Vec<String> {
     let mut found = Vec::new();
     unused_permissions(tree, &mut found);
+    full_folders(tree, &mut found);
     for (path, text) in tree {
         let top = path.split('/').next().unwrap_or(path);
         if !TOP_LEVEL.contains(&top) {
@@ -226,12 +253,8 @@ fn rust(path: &str, text: &str, found: &mut Vec<String>) {
         found.push(format!("{path}: no head: the file starts with //! and what it is for"));
     }
     let all = code_of(text);
-    let is_test = path.starts_with("tests/")
-        || path.ends_with("/tests.rs")
-        || path.ends_with("_tests.rs")
-        || path.contains("/tests/");
-    let product = ["engine/", "kernels/", "pybind/"].iter().any(|room| path.starts_with(room)) && !is_test;
-    if !is_test {
+    let product = is_product(path);
+    if !is_test(path) {
         unsafe_code(path, text, &all, found);
     }
     if product && has_word(&all, "parking_lot") {

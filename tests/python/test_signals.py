@@ -149,9 +149,8 @@ def test_a_signal_never_falls_into_a_queue_of_worker_processes():
     putting = multiprocessing.queues.Queue.put
     with lf.Loader(Items(), BATCH, num_workers=2, persistent_workers=True, framework="torch", stats=False) as loader:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(
-                multiprocessing.queues.Queue, "put", lambda *given: (seen.append(threading.current_thread()), putting(*given))
-            )
+            watched = lambda *given: (seen.append(threading.current_thread()), putting(*given))  # noqa: E731
+            patch.setattr(multiprocessing.queues.Queue, "put", watched)
             for _ in range(2):
                 assert sorted(i for batch in loader for i in ids_of(batch)) == list(range(SAMPLES))
     assert len(seen) >= 2 * SAMPLES // BATCH
@@ -160,7 +159,7 @@ def test_a_signal_never_falls_into_a_queue_of_worker_processes():
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_signals_at_random_moments_of_worker_processes(context):
-    """Of a process that is made, is asked, and answers: nothing is lost, and closing does not hang."""
+    """They interrupt its making, an ask or an answer: nothing is lost, and closing does not hang."""
     chance, data = random.Random(3), lf.open(Sleepy(0.002))
     settings = {"batch_size": BATCH, "seed": 1, "shuffle": True, "framework": "torch", "stats": False}
     with handled(number=signal.SIGALRM):

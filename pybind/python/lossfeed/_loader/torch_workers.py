@@ -234,7 +234,7 @@ class TorchReading:
         context = self._loader.multiprocessing_context or multiprocessing
         self._start.parent = parent_of_workers(context)
         with kept_while(forking=context.get_start_method() == "fork"), _without_advice():
-            # What a signal that was kept raises falls behind this: then `batches` ends it.
+            # A kept signal raises at the end of this block, and `batches` then ends the iterator.
             batches.inner = made = iter(self._loader)
             if made not in _iterators:
                 _iterators.add(made)
@@ -300,8 +300,8 @@ class _Plan:
 
 
 def _put_apart(queues: list[Any]) -> None:
-    """Has a thread of its own put into queues of multiprocessing. A signal's exception that falls into ``Queue.put`` may
-    leave its lock taken, for which the queue's end would wait for ever; it falls into the main thread alone."""
+    """Makes a thread put into queues of multiprocessing. A signal's exception rises in the main thread alone; inside
+    ``Queue.put`` it may leave a lock taken, and closing the queue would wait for that lock for ever."""
     given: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
 
     def run() -> None:
