@@ -17,7 +17,6 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 
 use crate::Key;
-use crate::flight::Whose;
 use crate::folder::Folder;
 
 /// So many processes tell what they fetch; more go without.
@@ -43,6 +42,17 @@ const QUIET: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(15);
 /// The claims of a process that was waited for in vain are ignored for so long.
 const IGNORED: Duration = Duration::from_secs(60);
+
+/// Which process fetches a sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    /// This one has to.
+    Ours,
+    /// Another one, or another call of this one.
+    Theirs,
+    /// It was fetched, and can be read.
+    There,
+}
 
 /// The open file.
 pub(crate) struct Table(File);

@@ -6,12 +6,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use crate::Key;
+use crate::claims::Whose;
 use crate::disk::Disk;
-use crate::shared::{Item, Shared};
+use crate::shared::{Item, Request, Shared};
 
 /// A first answer that does not come in this time is not waited for: the thread's disk hangs.
 const ANSWER: Duration = Duration::from_millis(500);
@@ -20,31 +21,11 @@ const STILL: Duration = Duration::from_secs(2);
 /// How often a caller that waits looks whether it still wants the answer.
 const STOP_SOON: Duration = Duration::from_millis(50);
 
-/// Which process fetches a sample.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Whose {
-    /// This one has to.
-    Ours,
-    /// Another one, or another call of this one.
-    Theirs,
-    /// It was fetched, and can be read.
-    There,
-}
-
-/// What the tier's thread is asked.
-pub(crate) struct Request {
-    pub(crate) ticket: u64,
-    pub(crate) keys: Vec<Option<Key>>,
-    /// The answer may wait until one of the keys is no longer another's. Then, since when the call waits.
-    pub(crate) since: Option<Instant>,
-    pub(crate) answer: SyncSender<Vec<Whose>>,
-}
-
-/// See the module's head. Dropping it ends the claims, once what was offered before is written.
+/// See the module's head. Dropping it ends its claims, once what was offered before is written.
 pub struct Flight {
     shared: Arc<Shared>,
-    ticket: u64,
-    asked: bool,
+    /// Of its last claims.
+    ticket: Option<u64>,
     since: Option<Instant>,
 }
 
@@ -55,25 +36,26 @@ impl Disk {
         if shared.table.is_none() || shared.off.load(Relaxed) || shared.stuck.load(Relaxed) || shared.declines() {
             return None;
         }
-        let ticket = shared.tickets.fetch_add(1, Relaxed);
-        Some(Flight { shared: Arc::clone(shared), ticket, asked: false, since: None })
+        Some(Flight { shared: Arc::clone(shared), ticket: None, since: None })
     }
 }
 
 impl Flight {
-    /// Claims `keys`. The first call of it answers at once. Later ones wait until one of `keys` is no longer another's,
-    /// in all for a bounded time; after `stopped` they may answer anything.
+    /// Claims `keys`. The first call of it answers at once. Later ones end the claims before, and wait until one of `keys`
+    /// is no longer another's, in all for a bounded time; after `stopped` they may answer anything.
     pub fn claim(&mut self, keys: &[Option<Key>], stopped: &dyn Fn() -> bool) -> Vec<Whose> {
         let ours = || vec![Whose::Ours; keys.len()];
-        let waits = std::mem::replace(&mut self.asked, true);
+        let waits = self.land();
         if waits {
             self.since.get_or_insert_with(Instant::now);
         }
+        let ticket = self.shared.tickets.fetch_add(1, Relaxed);
+        self.ticket = Some(ticket);
         let (answer, answers) = sync_channel(1);
         let company = self.shared.table.as_ref().is_some_and(|table| table.has_company());
         // When the last of the others has gone there is one look more, at what it has left.
         let company = self.shared.company.swap(company, Relaxed) || company;
-        let request = Request { ticket: self.ticket, keys: keys.to_vec(), since: self.since, answer };
+        let request = Request { ticket, keys: keys.to_vec(), since: self.since, answer };
         {
             let mut queue = self.shared.queue.lock();
             queue.requests.push(request);
@@ -85,6 +67,14 @@ impl Flight {
             return ours();
         }
         self.wait(&answers, stopped).filter(|whose| whose.len() == keys.len()).unwrap_or_else(ours)
+    }
+
+    /// Ends the claims; true if there were any.
+    fn land(&mut self) -> bool {
+        let Some(ticket) = self.ticket.take() else { return false };
+        self.shared.queue.lock().items.push_back(Item::Landed { ticket });
+        self.shared.news.notify_one();
+        true
     }
 
     fn wait(&self, answers: &Receiver<Vec<Whose>>, stopped: &dyn Fn() -> bool) -> Option<Vec<Whose>> {
@@ -111,9 +101,6 @@ impl Flight {
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        if self.asked {
-            self.shared.queue.lock().items.push_back(Item::Landed { ticket: self.ticket });
-            self.shared.news.notify_one();
-        }
+        self.land();
     }
 }

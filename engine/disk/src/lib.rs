@@ -85,8 +85,9 @@ mod shelf;
 mod tests;
 mod writer;
 
+pub use claims::Whose;
 pub use disk::{Disk, Found, LIMIT_MAX, LIMIT_MIN, Numbers, Settings};
-pub use flight::{Flight, Whose};
+pub use flight::Flight;
 pub use policy::Policy;
 pub use read_at::ReadAt;
 pub use reading::{Reads, Wanted};

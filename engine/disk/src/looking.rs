@@ -7,15 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use crate::flight::{Request, Whose};
+use crate::claims::Whose;
 use crate::folder::{Listed, Name, now, own};
 use crate::followed::Followed;
 use crate::segment::{self, Contents, Segment};
-use crate::shared::Shared;
-use crate::writer::{LOOK_AROUND, Writer, listed_bytes};
-
-/// Time between two looks at what others fetch while a call waits for that.
-pub(crate) const TICK: Duration = Duration::from_millis(2);
+use crate::shared::{Request, Shared};
+use crate::writer::{LOOK_AROUND, TICK, Writer, listed_bytes};
 
 impl Writer {
     /// Answers the calls that claim samples, and those that wait for others.

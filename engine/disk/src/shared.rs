@@ -3,17 +3,26 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use lossfeed_sync::{Condvar, Mutex};
 
 use crate::Key;
-use crate::claims::Table;
-use crate::flight::Request;
+use crate::claims::{Table, Whose};
 use crate::folder::Folder;
 use crate::policy::Policy;
 use crate::read_at::ReadAt;
 use crate::shelf::Shelf;
+
+/// A call asks who fetches samples.
+pub(crate) struct Request {
+    pub(crate) ticket: u64,
+    pub(crate) keys: Vec<Option<Key>>,
+    /// The answer may wait until one of the keys is no longer another's. Then, since when the call waits.
+    pub(crate) since: Option<Instant>,
+    pub(crate) answer: SyncSender<Vec<Whose>>,
+}
 
 /// What the thread is asked for.
 pub(crate) enum Item {
@@ -25,7 +34,7 @@ pub(crate) enum Item {
     Forget {
         key: Key,
     },
-    /// A call's fetches have ended.
+    /// The fetches that were claimed with this ticket have ended.
     Landed {
         ticket: u64,
     },
@@ -103,7 +112,7 @@ pub(crate) struct Shared {
     pub(crate) spare: AtomicU64,
     /// What processes tell each other; `None` where they cannot.
     pub(crate) table: Option<Arc<Table>>,
-    /// Calls that fetch, so far.
+    /// Claims so far: they are numbered.
     pub(crate) tickets: AtomicU64,
     /// A call waits for the thread.
     pub(crate) requested: AtomicBool,

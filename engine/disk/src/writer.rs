@@ -9,17 +9,17 @@ use std::time::{Duration, Instant};
 
 use crate::Key;
 use crate::claims::{Claims, PULSE};
-use crate::flight::Request;
 use crate::folder::{Listed, Name, now, own};
 use crate::followed::Followed;
 use crate::format::{self, ALIGNMENT, Entry, HEAD, TAIL, record_bytes};
-use crate::looking::TICK;
 use crate::policy::{self, Policy, Worth};
 use crate::segment::{self, Contents, Segment};
-use crate::shared::{Item, Shared};
+use crate::shared::{Item, Request, Shared};
 
 /// Time between two looks at the folder, and the pause in writing after nothing was worth it or had room.
 pub(crate) const LOOK_AROUND: Duration = Duration::from_secs(10);
+/// Time between two looks at what others fetch while a call waits for that.
+pub(crate) const TICK: Duration = Duration::from_millis(2);
 /// Records are gathered until they make a write of this size, or nothing more is queued.
 const WRITE_BYTES: usize = 1 << 20;
 /// All are listed at every look. Where there are more the shortest gives way.

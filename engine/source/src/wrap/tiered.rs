@@ -328,6 +328,9 @@ impl<T: Tier> Source for Tiered<T> {
     fn remote(&self) -> bool {
         self.source.remote()
     }
+    fn retry_timeout(&self) -> Duration {
+        self.source.retry_timeout()
+    }
     fn in_turn(&self) -> bool {
         self.source.in_turn()
     }
