@@ -290,7 +290,7 @@ class LinearLoss(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> tuple[Any, ...]:
         *tensors, factor, softmax, of_hidden, of_weight, of_bias = ctx.saved_tensors
         call, needs = Call(*tensors, *ctx.settings), tuple(ctx.needs_input_grad[1:4])
-        if torch.is_grad_enabled() or torch._C._functorch.peek_interpreter_stack() is not None:
+        if torch.is_grad_enabled():
             found = composite_gradients(call, needs, grad)
         elif softmax is not None:
             found = of_rows(call, needs, grad, softmax)

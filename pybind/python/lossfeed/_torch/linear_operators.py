@@ -55,10 +55,9 @@ def _(  # type: ignore[no-untyped-def]
 ):
     rows, whole, real = hidden.shape[0], reduction != "none", _real(hidden, dtype)
     late = whole and reduction == "mean" and dtype == torch.float16
-    empty = hidden.new_empty(0)
 
     def gradient(like: torch.Tensor | None, needed: bool, waits_in: torch.dtype) -> torch.Tensor:
-        return empty if like is None or not (needed and whole) else like.new_empty(like.shape, dtype=waits_in if late else like.dtype)
+        return hidden.new_empty(0) if like is None or not (needed and whole) else like.new_empty(like.shape, dtype=waits_in if late else like.dtype)
 
     return (
         hidden.new_empty(() if whole else (rows,), dtype=real),
@@ -96,9 +95,8 @@ def linear_backward(
 def _(  # type: ignore[no-untyped-def]
     hidden, weight, bias, target, row_weight, dtype, ignore_index, label_smoothing, needs_hidden, needs_weight, needs_bias, grad, softmax
 ):
-    empty = hidden.new_empty(0)
     kinds = (hidden, needs_hidden), (weight, needs_weight), (bias, needs_bias)
-    return tuple(like.new_empty(like.shape) if needed and like is not None else empty for like, needed in kinds)
+    return tuple(like.new_empty(like.shape) if needed and like is not None else hidden.new_empty(0) for like, needed in kinds)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: _Outputs) -> None:
