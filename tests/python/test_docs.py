@@ -108,6 +108,7 @@ def test_every_command_runs(page, command, here):
         elif program in ("lossfeed", "python", "torchrun"):
             way = {"lossfeed": ["-m", "lossfeed"], "python": [], "torchrun": ["-m", "torch.distributed.run"]}[program]
             at = {**os.environ, "PYTHONPATH": str(Path(lf.__file__).parents[1]), "LOSSFEED_RUNTIME_DIR": str(here / "pages")}
+            at["PATH"] = f"{Path(sys.executable).parent}:{at.get('PATH', '')}"
             ran = subprocess.run([sys.executable, *way, *rest], env=at, capture_output=True, text=True, timeout=100)
             # doctor's and smi's codes say what the machine has.
             assert ran.returncode == 0 or rest[:1] == ["doctor"], ran.stderr + ran.stdout
