@@ -21,7 +21,8 @@ def line(word):
 
 @pytest.fixture
 def loader():
-    with lf.Loader((np.zeros((64, 3), np.float32), np.arange(64) % 4), batch_size=4, cache="1MiB", stats=False) as loader:
+    data = np.zeros((64, 3), np.float32), np.arange(64) % 4
+    with lf.Loader(data, batch_size=4, cache="1MiB", stats=False) as loader:
         for _ in range(2):
             for _ in loader:
                 pass
@@ -29,7 +30,8 @@ def loader():
 
 
 def test_tensorboard_has_every_number(loader, tmp_path):
-    tensorboard = pytest.importorskip("torch.utils.tensorboard", reason="needs tensorboard: make test-integrations", exc_type=ImportError)
+    needs = "needs tensorboard: make test-integrations"
+    tensorboard = pytest.importorskip("torch.utils.tensorboard", reason=needs, exc_type=ImportError)
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     with tensorboard.SummaryWriter(tmp_path) as writer:
         exec(line("writer.add_scalar"), {"writer": writer, "loader": loader, "step": 32})

@@ -45,7 +45,7 @@ def sent(exporter, request):
 
 
 def test_prometheus_parser_finds_every_counter_with_help_and_unit(exporter, numbers):
-    with lf.Loader(numbers, batch_size=4, job='a "job"\\n') as first, lf.Loader(numbers, batch_size=4, job="other", seed=1):
+    with lf.Loader(numbers, 4, job='a "job"\\n') as first, lf.Loader(numbers, 4, job="other", seed=1):
         for _ in first:
             pass
         until = time.monotonic() + 30
@@ -53,7 +53,8 @@ def test_prometheus_parser_finds_every_counter_with_help_and_unit(exporter, numb
             assert time.monotonic() < until, "the page is written once a second"
         families = scraped(exporter)
         samples = families["lossfeed_samples"].samples
-        assert {s.labels["job"] for s in samples} == {'a "job"\\n', "other"} and {s.name for s in samples} == {"lossfeed_samples_total"}
+        assert {s.labels["job"] for s in samples} == {'a "job"\\n', "other"}
+        assert {s.name for s in samples} == {"lossfeed_samples_total"}
         waits = families["lossfeed_wait_source_seconds"]
         assert (waits.type, waits.unit) == ("counter", "seconds") and waits.documentation.startswith("Part of the wait")
         wanted = first.stats()["wait_us_total"] / 1e6
@@ -64,8 +65,9 @@ def test_prometheus_parser_finds_every_counter_with_help_and_unit(exporter, numb
         assert info.labels["pid"] == str(os.getpid()) and info.labels["sampler"] and info.value == 1
         assert "Values: 0 closed; 1 open" in families["lossfeed_disk_circuit"].documentation
     # A family for every number that is no ratio and no former name, and three of the exporter's own.
-    engine = subprocess.run([sys.executable, "-m", "lossfeed", "smi", "--demo", "--json"], capture_output=True, text=True, timeout=60)
-    assert len(families) == len(json.loads(engine.stdout)["engines"][0]["counters"]) + 3
+    command = [sys.executable, "-m", "lossfeed", "smi", "--demo", "--json"]
+    engine = json.loads(subprocess.run(command, capture_output=True, timeout=60).stdout)["engines"][0]
+    assert len(families) == len(engine["counters"]) + 3
     ended = scraped(exporter)
     assert not ended["lossfeed_samples"].samples, "engines that have ended are no longer told"
 
@@ -113,7 +115,8 @@ def test_half_requests_and_huge_heads_neither_stop_it_nor_make_it_grow(exporter)
     for connection in half:
         connection.close()
     # An open connection that sends nothing, and one that takes nothing.
-    with socket.create_connection(("127.0.0.1", exporter.port)), socket.create_connection(("127.0.0.1", exporter.port)) as deaf:
+    address = ("127.0.0.1", exporter.port)
+    with socket.create_connection(address), socket.create_connection(address) as deaf:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
         deaf.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
         scraped(exporter)
@@ -128,5 +131,6 @@ def test_an_address_in_use_is_an_error_that_names_the_option(exporter):
 
 
 def test_it_listens_on_the_loopback_unless_told_otherwise():
-    told = subprocess.run([sys.executable, "-m", "lossfeed", "exporter", "--help"], capture_output=True, text=True, timeout=60)
+    command = [sys.executable, "-m", "lossfeed", "exporter", "--help"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert "[default: 127.0.0.1:9841]" in told.stdout

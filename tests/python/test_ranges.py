@@ -30,8 +30,8 @@ print(" ".join(calls))
         ("0", "refused"),
         (
             "1",
-            "lossfeed.next end lossfeed.cross_entropy end lossfeed.next end lossfeed.cross_entropy end lossfeed.next end "
-            "lossfeed.score end refused",
+            "lossfeed.next end lossfeed.cross_entropy end lossfeed.next end lossfeed.cross_entropy end "
+            "lossfeed.next end lossfeed.score end refused",
         ),
     ],
 )

@@ -126,6 +126,7 @@ mod tests {
         JobPage {
             path: PathBuf::new(),
             identity: Identity { job: "job".into(), rank, ..Identity::default() },
+            uid: 0,
             pid: 1,
             start_ticks: 1,
             version: String::new(),

@@ -40,7 +40,7 @@ async fn serve(args: &ExporterArgs) -> io::Result<std::convert::Infallible> {
         let place = Arc::clone(&places).acquire_owned().await.map_err(io::Error::other)?;
         match listener.accept().await {
             Ok((stream, _)) => drop(tokio::spawn(async move {
-                // A client that is slow, or goes away, gets no answer, and nobody else waits for it.
+                // A client that is slow, or goes away, gets no answer, and no other client waits for it.
                 let _ = timeout(PATIENCE, answer(stream)).await;
                 drop(place);
             })),

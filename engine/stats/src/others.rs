@@ -36,8 +36,8 @@ fn homes_in(base: &Path, prefix: &str, below: &str) -> Vec<Home> {
     entries.filter_map(home).collect()
 }
 
-/// How many engines publish in `homes`: every engine holds an exclusive lock on its page, and the kernel tells all users
-/// which process holds a lock on which file system.
+/// The number of engines that publish in `homes`: every engine holds an exclusive lock on its page, and the kernel
+/// tells all users which process holds a lock on which file system.
 pub(super) fn count(homes: &[Home]) -> usize {
     let places: HashSet<(u32, u64)> = homes.iter().filter_map(|home| Some((home.uid, home.device?))).collect();
     let uid_of = |pid: u32| fs::metadata(format!("/proc/{pid}")).ok().map(|stat| stat.uid());

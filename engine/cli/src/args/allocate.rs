@@ -61,9 +61,9 @@ const FORMS_HELP: &str = concat!(
          "fetch_bytes_saved": 1.1e5}]}]}
 
 "#,
-    "All numbers of \"samples\" are of one sample: \"reads\" an epoch by all jobs together, CPU seconds and bytes of a ",
-    "read that the cache does not answer. \"reuse\" is how many of the reads one cached sample answers: an augmented one ",
-    "is stale after one."
+    "All numbers of \"samples\" are of one sample: \"reads\" an epoch by all jobs together, CPU seconds and ",
+    "bytes of a read that the cache does not answer. \"reuse\" is how many of the reads one cached sample ",
+    "answers: an augmented one is stale after one."
 );
 
 /// The jobs' file.
@@ -79,14 +79,16 @@ const JOBS_HELP: &str = concat!(
       "ideal_bytes_per_s": 2.5e8}]}
 
 "#,
-    "\"ideal_bytes_per_s\" is what the job reads if it never waits for data. A job may bring \"hits\": [[bytes cached, hit ",
-    "ratio], …] as measured of it; left out, it reads plain epochs, and hits what is cached of its dataset. For --sharing ",
-    "aiv it may bring \"batch_s_without\" and \"batch_s_with\", the seconds of 20 batches each without and with the cache; ",
-    "left out, they follow from its rate under an equal split.\n\n",
-    "With \"nodes\": [{\"name\": \"m1\", \"gpus\": 8, \"free_bytes\": 2e12, \"holds\": {\"imagenet\": 5e10}}, …] the jobs are ",
-    "also placed by DLCache's score, one after the other: on which node each runs (\"gpus\" of a job; left out, 1), and ",
-    "which nodes fetch how much of its dataset. This is apart from the sharing. A job with \"loading\": {\"fetch_s\": ",
-    "[0.4, …], \"request_s\": [0.1, …], \"workers\": 4, \"cores\": 16, \"memory\": 0.3, \"memory_max\": 0.8} is also told ",
-    "how many workers it should have, by DLCache's rule: seconds that a worker took for each batch, seconds until the ",
-    "trainer asked for the next, and the parts of the memory in use and at most."
+    "\"ideal_bytes_per_s\" is what the job reads if it never waits for data. A job may bring \"hits\": ",
+    "[[bytes cached, hit ratio], …] as measured of it; left out, it reads plain epochs, and hits what is ",
+    "cached of its dataset. For --sharing aiv it may bring \"batch_s_without\" and \"batch_s_with\", the ",
+    "seconds of 20 batches each without and with the cache; left out, they follow from its rate under an ",
+    "equal split.\n\n",
+    "With \"nodes\": [{\"name\": \"m1\", \"gpus\": 8, \"free_bytes\": 2e12, \"holds\": {\"imagenet\": ",
+    "5e10}}, …] the jobs are also placed by DLCache's score, one after the other: on which node each runs ",
+    "(\"gpus\" of a job; left out, 1), and which nodes fetch how much of its dataset. This is apart from the ",
+    "sharing. A job with \"loading\": {\"fetch_s\": [0.4, …], \"request_s\": [0.1, …], \"workers\": 4, ",
+    "\"cores\": 16, \"memory\": 0.3, \"memory_max\": 0.8} is also told how many workers it should have, by ",
+    "DLCache's rule: seconds that a worker took for each batch, seconds until the trainer asked for the ",
+    "next, and the parts of the memory in use and at most."
 );

@@ -20,13 +20,15 @@ pub struct SmiArgs {
     #[arg(short, long, group = "form", help_heading = "What")]
     pub query: bool,
     /// Print these fields as CSV, one engine a line: pid,job,stall_fraction
-    #[arg(long, value_name = "FIELDS", value_delimiter = ',', value_parser = field, group = "form", help_heading = "What")]
+    #[arg(long, value_name = "FIELDS", value_delimiter = ',', value_parser = field)]
+    #[arg(group = "form", help_heading = "What")]
     pub query_engine: Option<Vec<String>>,
     /// Explain the fields of --query-engine
     #[arg(long, group = "form", help_heading = "What")]
     pub help_query_engine: bool,
     /// Show again every SEC seconds: a full screen on a terminal, repeated output elsewhere
-    #[arg(short = 'l', long, value_name = "SEC", num_args = 0..=1, default_missing_value = "1", value_parser = interval, help_heading = "What")]
+    #[arg(short = 'l', long, value_name = "SEC", num_args = 0..=1, default_missing_value = "1")]
+    #[arg(value_parser = interval, help_heading = "What")]
     pub watch: Option<f64>,
     /// Only the engines of this job name or pid; exit code 6 if there is none
     #[arg(long, value_name = "NAME|PID", global = true, help_heading = "What")]
@@ -41,7 +43,8 @@ pub struct SmiArgs {
     #[arg(long, group = "form", help_heading = "Output")]
     pub json: bool,
     /// Form of --query-engine: csv[,noheader][,nounits]
-    #[arg(long, value_name = "FORM", value_parser = csv_form, default_value = "csv", requires = "query_engine", help_heading = "Output")]
+    #[arg(long, value_name = "FORM", value_parser = csv_form, default_value = "csv")]
+    #[arg(requires = "query_engine", help_heading = "Output")]
     pub format: CsvForm,
     /// When to use colour; NO_COLOR, CLICOLOR_FORCE and FORCE_COLOR are honoured
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", help_heading = "Output")]

@@ -12,7 +12,7 @@ use super::snapshot::{Engine, Gpu, NvmlStatus, Snapshot};
 use super::{held, view};
 use crate::term;
 
-/// What a screen shows.
+/// The page of a screen.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Page {
     /// GPUs, all jobs, and the details of each.
@@ -30,7 +30,7 @@ pub(super) enum Page {
     Help,
 }
 
-/// How to draw.
+/// The look of a screen.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Look<'a> {
     /// Columns, 60 and more.
@@ -39,7 +39,7 @@ pub(super) struct Look<'a> {
     pub(super) ascii: bool,
     /// Footer of the frame (the keys of `--watch`), empty for none.
     pub(super) footer: &'a str,
-    /// What to show.
+    /// The page to show.
     pub(super) page: Page,
 }
 
@@ -87,7 +87,7 @@ const LINES: [(&str, &str); 10] = [
     ("wait", "share of each of the last seconds that was a wait"),
 ];
 
-/// What columns, lines and keys mean, for `--help` and the manual.
+/// The meaning of columns, lines and keys, for `--help` and the manual.
 pub(crate) fn legend() -> String {
     let room = usize::from(term::width().min(110)) - LABEL - 3;
     let mut text = String::new();

@@ -168,7 +168,7 @@ fn changed(engine: &Engine, knob: Knob) -> Option<String> {
     Some(format!("changed {changes} times (last: {why})"))
 }
 
-/// How misses arrived, and the last decisions about reading.
+/// The punctuality of misses, and the last decisions about reading.
 fn reading(screen: &mut Screen, engine: &Engine) {
     let plain = Style::new();
     let on_time = engine.ratio(stats::ON_TIME_RATIO).map(|ratio| format!("{:.1}% of misses", ratio * 100.0));
@@ -246,7 +246,7 @@ fn by_job(mut rest: Vec<&Engine>) -> Vec<Vec<&Engine>> {
     jobs
 }
 
-/// Of every job the rank that waits most.
+/// The rank of every job that waits most.
 pub(super) fn worst_ranks<'a>(engines: impl Iterator<Item = &'a Engine>) -> Vec<&'a Engine> {
     let wait = |engine: &Engine| engine.stall_lately.unwrap_or(-1.0);
     let worst =

@@ -134,7 +134,7 @@ impl Screen {
         self.flow(LABEL, label, parts, style);
     }
 
-    /// As [`Self::parts`], without a label.
+    /// [`Self::parts`] without a label.
     pub(super) fn words(&mut self, parts: impl IntoIterator<Item = String>, style: Style) {
         self.flow(0, "", parts, style);
     }
@@ -192,8 +192,8 @@ impl Screen {
 }
 
 /// `text` cut to `width` columns. Names come from other processes: control characters, escape sequences among them,
-/// and the marks that turn the direction of text become `?` instead of reaching the terminal. Where only ASCII is drawn,
-/// so is everything else.
+/// and the marks that turn the direction of text become `?` instead of reaching the terminal. Where only ASCII is
+/// drawn, so is everything else.
 pub(super) fn clip(text: &str, width: usize, glyphs: Glyphs) -> String {
     let shown = |c: char| match c {
         c if steers_terminal(c) => "?".to_owned(),

@@ -1,6 +1,6 @@
 //! Numbers as people read them: three digits and a prefix, `-` for unknown.
 
-/// What is drawn for an unknown number.
+/// The mark for an unknown number.
 pub(super) const UNKNOWN: &str = "-";
 
 /// "6.0/8.0 GiB": both in the unit of the larger.

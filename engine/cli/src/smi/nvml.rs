@@ -1,4 +1,4 @@
-//! What NVML says about the devices; a field it will not tell is `None`, a device it cannot open keeps its row.
+//! The devices by NVML; a field it will not tell is `None`, a device it cannot open keeps its row.
 
 use std::sync::OnceLock;
 

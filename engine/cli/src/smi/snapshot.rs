@@ -1,7 +1,7 @@
-//! What `smi` shows, frozen at one instant: plain values in base units, `None` where nobody knows.
+//! A snapshot of engines and GPUs: plain values in base units, `None` for unknown.
 //!
 //! Gathering ends here and drawing begins here, so the drawing can be tested without engines, drivers or a terminal.
-//! The JSON form is this structure as it stands; a change of meaning or a removed key raises [`SCHEMA_VERSION`].
+//! The JSON form is this structure; a change of meaning or a removed key raises [`SCHEMA_VERSION`].
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ pub struct Snapshot {
     pub time: String,
     /// This machine's name.
     pub host: Option<String>,
-    /// How NVML answered.
+    /// NVML's answer.
     pub nvml: Nvml,
     /// One entry a device NVML knows, readable or not.
     pub gpus: Vec<Gpu>,
@@ -45,10 +45,10 @@ pub struct Unreadable {
     pub reason: String,
 }
 
-/// How NVML answered.
+/// NVML's answer.
 #[derive(Debug, Clone, Serialize)]
 pub struct Nvml {
-    /// What happened.
+    /// The outcome.
     pub status: NvmlStatus,
     /// The reason when it is not [`NvmlStatus::Ok`].
     pub detail: Option<String>,
@@ -58,7 +58,7 @@ pub struct Nvml {
     pub cuda: Option<String>,
 }
 
-/// What happened when NVML was loaded.
+/// The outcome of loading NVML.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NvmlStatus {
@@ -129,7 +129,7 @@ pub struct Engine {
     pub pid: u32,
     /// The user of the process.
     pub uid: u32,
-    /// False when the process has ended and left its page behind.
+    /// False when the process has ended and its page is still there.
     pub alive: bool,
     /// One word for the table.
     pub state: String,
@@ -145,7 +145,7 @@ pub struct Engine {
     pub rank: u32,
     /// Ranks in the job.
     pub world_size: u32,
-    /// Where the data lies.
+    /// The data's place, without secrets.
     pub source: String,
     /// Cache policy.
     pub policy: String,

@@ -117,12 +117,11 @@ fn a_torch_loader_has_a_verdict_and_a_step_and_no_cache() {
 
 #[test]
 fn pages_that_cannot_be_read_are_shown_with_the_reason() {
-    let page = |name: &str| {
-        Unreadable {
+    let page = |name: &str| Unreadable {
         path: format!("/dev/shm/lossfeed-1000/{name}.page"),
-        reason: "a page of an older lossfeed (layout version 1, this program reads 2): watch that run with its own `lossfeed smi`"
+        reason: "a page of an older lossfeed (layout version 1, this program reads 2): \
+                 watch that run with its own `lossfeed smi`"
             .to_owned(),
-    }
     };
     let mut snapshot = no_nvml(Vec::new());
     snapshot.unreadable = vec![page("9f01-4026531836-977-1234-0")];

@@ -30,7 +30,7 @@ const ORDERS: [(&str, Option<Key>); 5] = [
     ("job", None),
 ];
 
-/// What the caller has to do after a key.
+/// The caller's task after a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Act {
     /// Draw again.
