@@ -343,7 +343,9 @@ mod tests {
     fn samples_have_the_parts_and_sizes_that_their_table_says() {
         let root = tempfile::tempdir().unwrap();
         let text = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
-        for (name, bytes) in [("a.png", &b"first picture"[..]), ("b.png", b"second"), ("a.txt", b"words"), ("b.txt", b"")] {
+        for (name, bytes) in
+            [("a.png", &b"first picture"[..]), ("b.png", b"second"), ("a.txt", b"words"), ("b.txt", b"")]
+        {
             std::fs::write(root.path().join(name), bytes).unwrap();
         }
         let absolute = root.path().join("b.txt").display().to_string();
@@ -366,7 +368,8 @@ mod tests {
             assert_eq!(source.payload_bytes(id), payload.data.len() as u64);
             let parts = apart(source.pieces(), payload.data).unwrap();
             let n = [7i64, -1][id as usize].to_ne_bytes();
-            let (said, picture, note) = [(&b"words"[..], &b"first picture"[..], &b""[..]), (b"", b"second", b"x")][id as usize];
+            let (said, picture, note) =
+                [(&b"words"[..], &b"first picture"[..], &b""[..]), (b"", b"second", b"x")][id as usize];
             assert_eq!(parts, [&n[..], said, picture, note, b""]);
             assert_eq!(payload.target, [1i64, 0][id as usize].to_ne_bytes());
             let tail = crate::sample::picture_and_tail(payload.data).unwrap().1;

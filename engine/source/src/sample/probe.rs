@@ -58,9 +58,8 @@ pub fn sizes(source: &dyn Source, most: usize) -> Vec<[usize; 2]> {
     let ids: Vec<SampleId> = (0..count).map(|k| (k * samples / count) as SampleId).collect();
     let mut found = Vec::with_capacity(count);
     source.fetch(&ids, &mut |_, payload| {
-        let size = payload.and_then(|payload| {
-            size_of(if tailed { picture_and_tail(payload.data)?.0 } else { payload.data })
-        });
+        let size =
+            payload.and_then(|payload| size_of(if tailed { picture_and_tail(payload.data)?.0 } else { payload.data }));
         found.extend(size.ok().flatten());
         ControlFlow::Continue(())
     });

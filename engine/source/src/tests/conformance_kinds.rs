@@ -38,8 +38,7 @@ fn files_of_a_list_keep_the_promises() {
         fs::write(root.path().join(format!("{id}.png")), bytes_of(id)).unwrap();
         format!("{id}.png")
     });
-    let column =
-        Column { name: "image".to_owned(), kind: PieceKind::Picture, values: Values::Files(paths.collect()) };
+    let column = Column { name: "image".to_owned(), kind: PieceKind::Picture, values: Values::Files(paths.collect()) };
     let labels = Labels { labels: (0..i64::from(SAMPLES)).collect(), classes: Vec::new() };
     let options = OpenOptions::default();
     let source = open_table("a list".to_owned(), root.path().to_owned(), vec![column], Some(labels), &options);
