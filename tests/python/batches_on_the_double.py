@@ -314,7 +314,8 @@ def beside(transform, delay_us, **keywords):
     call("set", b"delay_us", delay_us)
     wrong = 0
     dataset = lf.open(masked(), fields={"image": "png", "mask": "mask.png", "boxes": "json"})
-    keywords = {"seed": 5, "shuffle": True, "transform": transform, "pad": {"boxes": 0}, "framework": "torch", "stats": False, **keywords}
+    keywords = {"transform": transform, "pad": {"boxes": 0}, "framework": "torch", "stats": False, **keywords}
+    keywords |= {"seed": 5, "shuffle": True}
     with lf.Loader(dataset, BATCH, device="cuda:0", **keywords) as there, lf.Loader(dataset, BATCH, **keywords) as here:
         for _ in range(3):
             for a, b in zip(there, here, strict=True):

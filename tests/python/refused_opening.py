@@ -24,7 +24,7 @@ CASES = [
     ('lf.open(at("a.csv"))', "SettingsError", "has no rows: check the file"),
     ('lf.open(at("a.csv"), labels=[1])', "SettingsError", "labels= with "),
     ('lf.open(folder, labels="none")', "SettingsError", "labels='none': give None, 'folders', or one a path of a list"),
-    ('lf.open((x, y), labels=None)', "SettingsError", "labels=None is for folders of images, manifests and lists of paths"),
+    ('lf.open((x, y), labels=None)', "SettingsError", "labels=None is for folders of images, manifests"),
     ('lf.open(at("a.h5"))', "SettingsError", "is an HDF5 file or one of MATLAB: open a Dataset that reads it, with"),
     ('lf.open(at("notes.txt"))', "SettingsError", "is text: open a manifest (CSV with a header, or .jsonl)"),
     ('lf.open(at("bad.parquet"))', "SourceError", "cannot be read as a Parquet file: EOF: Parquet file too small. Size is"),

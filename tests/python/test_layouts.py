@@ -1,5 +1,5 @@
-"""Layouts of images that people have: flat folders, files of one stem, lists of paths, manifests, and folders that are asked
-about."""
+"""Layouts of images that people have: flat folders, files of one stem, lists of paths, manifests, and folders that are
+asked about."""
 
 import json
 import os
@@ -57,7 +57,8 @@ def test_a_flat_folder_asks_and_opens_without_labels(flat):
         lf.open(flat)
     save(flat / "deeper" / "x.png", pixels(99))
     data = lf.open(flat, labels=None)
-    assert len(data) == N + 1 and data.spec == ("uint8", (*SIZE, 3)) and data.target_spec is None and data.labels is None
+    assert len(data) == N + 1 and data.spec == ("uint8", (*SIZE, 3))
+    assert data.target_spec is None and data.labels is None
     assert data.name(3) == "03.png" and data.name(N) == "deeper/x.png"
     for i, (picture, target) in rows(data).items():
         assert target is None and np.array_equal(picture, pixels(i if i < N else 99))
@@ -160,7 +161,8 @@ def test_a_file_that_changes_is_no_sample(flat):
 def test_csv_as_people_write_it(flat):
     table = flat.parent / "train.csv"
     text = "\ufefffile_name,label,text,score,zip\r\n"
-    text += "".join(f'flat/{i:02}.png,{"cat" if i % 2 else "dog"},"a, ""b""\nline {i}",{i / 4},0{i}\r\n' for i in range(N))
+    animals = ["dog", "cat"]
+    text += "".join(f'flat/{i:02}.png,{animals[i % 2]},"a, ""b""\nline {i}",{i / 4},0{i}\r\n' for i in range(N))
     table.write_text(text, newline="", encoding="utf-8")
     data = lf.open(table)
     assert data.classes == ["cat", "dog"] and data.labels.tolist() == [1, 0] * 6
@@ -188,15 +190,17 @@ def test_csv_of_paths_and_labels_are_pairs_and_of_two_paths_pictures_and_masks(f
 def test_metadata_jsonl_as_hugging_face_has_it(flat):
     def line(i):
         objects = {"bbox": [[1, 2, 9, 10]] * (i % 3), "categories": [i] * (i % 3)}
-        return json.dumps({"file_name": f"{i:02}.png", "objects": objects, "text": f"t {i}", "n": i, "any": None if i else [1]})
+        rest = {"text": f"t {i}", "n": i, "any": None if i else [1]}
+        return json.dumps({"file_name": f"{i:02}.png", "objects": objects, **rest})
 
     (flat / "metadata.jsonl").write_text("\n".join(map(line, range(N))) + "\n\n")
-    with pytest.raises(lf.SettingsError, match=r"holds images and metadata.jsonl: open that, lf.open\('.*metadata.jsonl'\)"):
+    with pytest.raises(lf.SettingsError, match=r"images and metadata.jsonl: open that, lf.open\('.*metadata.jsonl'\)"):
         lf.open(flat)
     data = lf.open(flat / "metadata.jsonl")
     assert data[2]["objects"] == {"bbox": [[1, 2, 9, 10]] * 2, "categories": [2, 2]} and data[2]["any"] is None
     transform = lf.ImageTransform("uint8", image="image", boxes={"objects.bbox": ("objects.categories",)}, flip=1.0)
-    with lf.Loader(data, N, transform=transform, pad={"objects.bbox": 0, "objects.categories": -1}, shuffle=False) as loader:
+    pad = {"objects.bbox": 0, "objects.categories": -1}
+    with lf.Loader(data, N, transform=transform, pad=pad, shuffle=False) as loader:
         (batch,) = loader
     assert batch["objects"]["bbox"][4].tolist() == [[5, 2, 13, 10], [0, 0, 0, 0]]
     assert batch["objects"]["categories"][4].tolist() == [4, -1] and batch["n"].tolist() == list(range(N))
@@ -211,7 +215,7 @@ BAD = [
     ("a.csv", "", "has no rows"),
     ("a.csv", "name,x\na,b\n", "has no column of image files among 'name', 'x'"),
     ("a.csv", "file_name\nhttps://x/y.png\n", "the path of a local file is needed"),
-    ("a.jsonl", '{"file_name": "flat/00.png"}\n{"file_name": "flat/01.png", "x": 1}\n', "line 2: ['x'] are not in every line"),
+    ("a.jsonl", '{"file_name": "flat/00.png"}\n{"file_name": "flat/01.png", "x": 1}\n', "line 2: ['x'] are not in every"),
     ("a.jsonl", '["flat/00.png"]\n', "line 1 is a list"),
     ("a.jsonl", '{"file_name": \n', "near line 1"),
 ]
@@ -227,7 +231,7 @@ def test_a_manifest_that_is_none_says_where(flat, name, text, words):
 
 def test_manifests_that_cannot_be_read(flat):
     (flat.parent / "latin.csv").write_bytes("file_name,x\nflat/00.png,é\n".encode("latin-1"))
-    for place, words in ((flat.parent / "latin.csv", "UTF-8"), (flat.parent / "no.csv", "cannot be read: No such file")):
+    for place, words in ((flat.parent / "latin.csv", "UTF-8"), (flat.parent / "no.csv", "cannot be read: No such")):
         with pytest.raises(lf.SettingsError, match=words):
             lf.open(place)
     (flat.parent / "a.csv").write_text("file_name,x\nflat/00.png,1\n")
@@ -241,7 +245,8 @@ def test_a_folder_of_splits_is_a_question(tmp_path):
     for split in ("train", "val"):
         for name in ("cat", "dog"):
             save(tmp_path / split / name / "0.png", pixels(0))
-    with pytest.raises(lf.SettingsError, match=r"which\? .* holds 'train', 'val', .*lf.open\('.*/train'\), or labels='folders'"):
+    says = r"which\? .* holds 'train', 'val', .*lf.open\('.*/train'\), or labels='folders'"
+    with pytest.raises(lf.SettingsError, match=says):
         lf.open(tmp_path)
     assert lf.open(tmp_path, labels="folders").classes == ["train", "val"]
     assert lf.open(tmp_path / "train").classes == ["cat", "dog"]
@@ -250,14 +255,15 @@ def test_a_folder_of_splits_is_a_question(tmp_path):
 def test_images_that_differ_in_size_are_noticed_with_the_line_to_write(tmp_path):
     for i in range(40):
         save(tmp_path / "class" / f"{i}.png", pixels(i, (21 - i % 2, 30)))
-    with pytest.warns(UserWarning, match=r"20 x 30 and 21 x 30 among 16.*transform=lf.ImageTransform\(crop=224, scale") as found:
+    says = r"20 x 30 and 21 x 30 among 16.*transform=lf.ImageTransform\(crop=224, scale"
+    with pytest.warns(UserWarning, match=says) as found:
         data = lf.open(tmp_path)
     assert found[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         lf.open(tmp_path, resize=8)
     with lf.Loader(data, 8, num_workers=0) as loader:
-        with pytest.raises(lf.SampleError, match=r"give the loader transform=lf.ImageTransform\(crop=224, scale=\(0.08, 1.0\)\)"):
+        with pytest.raises(lf.SampleError, match=r"give the loader transform=lf.ImageTransform\(crop=224, scale"):
             list(loader)
     for transform in (lf.ImageTransform(crop=20), lf.ImageTransform(resize=24, crop=20, random_crop=False)):
         with lf.Loader(data, 8, transform=transform, cache="1MB", num_workers=0) as loader:

@@ -111,7 +111,7 @@ fn join(parts: &[(Vec<usize>, Cow<'_, [u8]>)]) -> Box<[u8]> {
     out.into()
 }
 
-/// The array that a part stands for. Numbers of JSON become `wanted`.
+/// The array of a part. Numbers of JSON become `wanted`.
 fn read<'a>(
     part: &BesidePart,
     how: Stored,

@@ -136,7 +136,7 @@ impl ResizedCrop {
 
     /// The region of an image of `height` and `width` (at least 1 each, and [`Self::fits`]) for sample `id` in the
     /// batch
-    /// of `key`. It lies within the image.
+    /// of `key`. It is within the image.
     pub fn region(&self, size: [usize; 2], key: u64, id: i64) -> Region {
         let Placed { at, part, scaled, cut } = self.placed(size, key, id);
         let whole = |[top, left]: [usize; 2], [height, width]: [usize; 2], alone| Region {

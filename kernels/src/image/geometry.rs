@@ -1,5 +1,5 @@
-//! The way of an image's pixels through every crop and the mirroring, for what lies beside the image: masks, and boxes
-//! in its pixels. The draws are the image's own, so one sample has one.
+//! The way of an image's pixels through every crop and the mirroring, for its masks, and boxes in
+//! its pixels. The draws are the image's own, so one sample has one.
 //!
 //! A mask takes the nearest pixel as torch's `interpolate(mode="nearest")` does, which torchvision's `v2` uses for
 //! masks

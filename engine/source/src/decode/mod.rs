@@ -27,7 +27,6 @@ mod pnm;
 mod resample;
 #[cfg(test)]
 mod resample_tests;
-mod size;
 #[cfg(test)]
 mod tests;
 mod tiff;
@@ -39,7 +38,6 @@ pub use mask::Mask;
 pub use npy::Npy;
 pub use resample::Resize;
 pub use resample::resample;
-pub use size::sizes;
 
 use contain::contained;
 use lossfeed_kernels::image::{Region, ResizedCrop};
@@ -323,6 +321,18 @@ pub(crate) fn probe(encoded: &[u8]) -> Result<Head> {
         })
     })?;
     found.ok_or_else(|| Error::internal("an image that was opened and not handed over"))
+}
+
+/// Height and width that a header declares.
+pub(crate) fn size_of(encoded: &[u8]) -> Result<Option<[usize; 2]>> {
+    let (format, mut found) = (Format::of(encoded)?, None);
+    contained(format.name, encoded.len(), &mut Scratch::default(), |_| {
+        (format.open)(encoded, 3, &mut |image| {
+            found = Some(image.head().size());
+            Ok(())
+        })
+    })?;
+    Ok(found)
 }
 
 /// Bytes of a format that do not make an image.

@@ -25,6 +25,7 @@ pub use fields::Fields;
 pub use fingerprint::Fingerprint;
 pub use payload::{apart, picture_and_tail};
 pub use pieces::{Piece, PieceKind};
+pub use probe::sizes;
 
 use crate::error::Result;
 use crate::tune::circuit::State;

@@ -51,8 +51,8 @@ class Listed(NamedTuple):
     columns: list[Column]
     #: One a sample, and the names of classes.
     labels: tuple[list[int], list[str]] | None
-    #: What samples are: "dict", "nested" (dicts in dicts, by dots in names), "tuple", or "pair": a picture and its target, or
-    #: the picture alone.
+    #: "dict", "nested" (dicts in dicts, by dots in names), "tuple", or "pair": a picture and its target, or the picture
+    #: alone.
     form: str
     #: What the label is called.
     label: str = "label"
@@ -100,8 +100,8 @@ def alone(leaf: Leaf) -> Structure:
 
 
 def ask(folder: str, whatever: bool) -> None:
-    """Refuses a folder that is no dataset of class folders, with the line to write; `whatever` its folders are called, they
-    are classes.
+    """Refuses a folder that is no dataset of class folders, with the line to write. `whatever`: its folders are
+    classes, however they are called.
 
     Raises:
         SettingsError: it holds splits, parts of samples, or images alone.
@@ -171,7 +171,7 @@ def flat(folder: str) -> Listed:
 
 
 def stems(folder: str, fields: Sequence[str] | Mapping[str, str]) -> Listed:
-    """Files below a folder that belong together by their stem, or by what a star stands for.
+    """Files below a folder that belong together by their stem, or by what is in a star's place.
 
     Raises:
         SettingsError: a pattern that is none, or that two files of one sample match; no stem that has all fields.
@@ -256,7 +256,8 @@ def _kinds(patterns: list[str], rules: list[list[_Rule]]) -> list[str]:
 
 def kind_of(name: str) -> str:
     """The kind of a file of that name."""
-    return "picture" if is_image(name) else _KINDS.get(os.path.splitext("x" + name if name.startswith(".") else name)[1].lower(), "bytes")
+    ending = name[name.rfind(".") :].lower()
+    return "picture" if is_image(name) else _KINDS.get(ending, "bytes")
 
 
 # ---- lists -----------------------------------------------------------------------------------------------------------
@@ -312,7 +313,8 @@ def of_paths(url: str, root: str, paths: list[str], labels: Any) -> Listed:
         raise SettingsError(
             f"labels: {other!r} is no label: give whole numbers, names of classes, or real numbers, of one kind"
         )
-    return Listed(url, root, [*columns, Column("label", "number", False, [float(value) for value in values])], None, "pair")
+    columns.append(Column("label", "number", False, [float(value) for value in values]))
+    return Listed(url, root, columns, None, "pair")
 
 
 def classes_of(values: list[Any]) -> tuple[list[int], list[str]] | None:

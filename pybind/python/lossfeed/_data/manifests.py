@@ -52,8 +52,9 @@ def read(place: str, fields: Any, labels: Any) -> Listed:
             "fields={'image': 'COLUMN'}"
         )
     columns = [column._replace(kind="bytes") if column.name in pictures[1:] else column for column in columns]
-    label = None if labels is None else next((c for n in _LABELS for c in columns if c.name.lower() == n and not c.files), None)
+    label = next((c for n in _LABELS for c in columns if c.name.lower() == n and not c.files), None)
     if labels is None:
+        label = None
         columns = [column for column in columns if column.name.lower() not in _LABELS or column.files]
     form = "dict" if place.lower().endswith(CSV) or fields is not None else "nested"
     root = os.path.dirname(os.path.abspath(place))
@@ -86,7 +87,8 @@ def _column(place: str, name: str, column: str, values: list[Any]) -> Column:
     if all(isinstance(value, str) for value in values):
         named = column == _FILE_NAME or column.endswith(f"_{_FILE_NAME}")
         if named or all(value.lower().endswith((*layouts.IMAGES, ".npy")) for value in values):
-            return Column(name, layouts.kind_of(values[0]), True, [_file(place, column, at, value) for at, value in enumerate(values)])
+            paths = [_file(place, column, at, value) for at, value in enumerate(values)]
+            return Column(name, layouts.kind_of(values[0]), True, paths)
         return Column(name, "text", False, values)
     if all(type(value) is int and -(2**63) <= value < 2**63 for value in values):
         return Column(name, "number", False, values)

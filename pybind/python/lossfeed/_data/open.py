@@ -67,8 +67,8 @@ def open(
             longer tuple or a dict of arrays or CPU tensors; ``.npy``, ``.npz`` or ``.safetensors`` files, alone or as such a tuple
             or dict; files of raw records (``dtype``); a map-style Python dataset. Images are uint8 (height, width,
             channels), labels int64.
-        labels: None: images without labels, of a folder or a list of paths. One a path of a list: whole numbers, names of
-            classes, or real numbers. ``"folders"``: folders are classes, whatever they are called.
+        labels: None: images without labels, of a folder or a list of paths. One a path: whole numbers, names of classes
+            or real numbers. ``"folders"``: folders are classes, whatever they are called.
         mode: ``"auto"`` (channels as the first image has them), ``"rgb"`` or ``"gray"``.
         resize: ``(height, width)`` or one int: every image is resized to it.
         crop: ``(height, width)`` or one int, at most ``resize``: images cover ``resize``, and their centre is taken.
@@ -253,7 +253,8 @@ def _notice_sizes(data: Data) -> None:
         warnings.warn(
             f"images of {data._native.describe()} differ in size (height x width {'{} x {}'.format(*least)} and "
             f"{'{} x {}'.format(*most)} among {len(sizes)}), and a batch needs one size: "
-            "lf.Loader(data, …, transform=lf.ImageTransform(crop=224, scale=(0.08, 1.0))), or lf.open(…, resize=256, crop=224)",
+            "lf.Loader(data, …, transform=lf.ImageTransform(crop=224, scale=(0.08, 1.0))), or lf.open(…, resize=256, "
+            "crop=224)",
             UserWarning,
             stacklevel=4,  # the caller of lf.open
         )
@@ -264,7 +265,7 @@ _SIZES = 16
 
 #: Endings of what is no image, shard or Parquet file, and what to do with such files.
 _STRANGERS = {
-    (".csv", ".tsv", ".jsonl", ".ndjson"): "is a manifest, which is read of this machine alone: copy it beside its images",
+    (".csv", ".tsv", ".jsonl", ".ndjson"): "is a manifest, which is read of this machine alone: copy it here",
     (".json", ".txt"): "is text: open a manifest (CSV with a header, or .jsonl), or a dataset of what it holds",
     (".h5", ".hdf5", ".mat"): "is an HDF5 file or one of MATLAB: open a Dataset that reads it, with processes= if it is slow",
     (".arrow", ".feather", ".lmdb", ".tfrecord", ".tfrecords", ".beton", ".mds"): "is another library's: open a Dataset that reads it",

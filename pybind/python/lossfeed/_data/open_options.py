@@ -18,6 +18,8 @@ from . import members
 from .data import parse_bandwidth
 from .resize import Resize
 
+#: Keywords for Python datasets alone.
+_OF_DATASETS = {"thread_safe", "processes", "varying", "target"}
 #: Keywords for paths and URLs of images alone.
 OF_PATHS = {
     "latency", "bandwidth", "connections", "timeout", "index_cache", "store_options", "retry_timeout", "checksums",
@@ -66,7 +68,7 @@ class OpenOptions:
         Raises:
             SettingsError: a keyword for stores and shards.
         """
-        known = {"mode", "resize", "crop", "checksums", "fields", "labels", "thread_safe", "processes", "varying", "target"}
+        known = {"mode", "resize", "crop", "checksums", "fields", "labels", *_OF_DATASETS}
         other = sorted(self.given().keys() - known)
         if other:
             raise SettingsError(

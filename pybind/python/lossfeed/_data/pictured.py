@@ -32,7 +32,9 @@ class Pictured(Structure):
         self.pictures = pictures
         super().__init__(item, varying=True, target=target, image=image)
         if not any(leaf.given == "picture" for leaf in self.leaves):
-            named = "no field is a picture" if pictures.image is None else f"image={pictures.image!r} is no field of this dataset"
+            named = f"image={pictures.image!r} is no field of this dataset"
+            if pictures.image is None:
+                named = "no field is a picture"
             paths = ", ".join(repr(leaf.path) for leaf in self.leaves)
             raise SettingsError(f"{named}, and an ImageTransform needs one: name it, image=…, of {paths}")
 
@@ -40,8 +42,8 @@ class Pictured(Structure):
         """Itself, with the picture's dtype and shape as they were found."""
         dtype, shape = spec[0], tuple(spec[1])
         self.fields = [(dtype, shape)]
-        is_picture = [leaf.given == "picture" for leaf in self.leaves]
-        self.leaves = [leaf._replace(dtype=dtype, shape=shape) if its else leaf for its, leaf in zip(is_picture, self.leaves)]
+        found = [leaf._replace(dtype=dtype, shape=shape) if leaf.given == "picture" else leaf for leaf in self.leaves]
+        self.leaves = found
         numbered = iter(self.leaves)
         self.tree = self.build(lambda _: next(numbered))
         return self

@@ -25,7 +25,8 @@ def open_for(given: Any, varying: bool, pictures: Pictures | None = None) -> Dat
     if isinstance(given, Data):
         return given
     if pictures is not None and python_dataset(given) is not None:
-        return _open.python_data(given, "auto", None, None, 0, True, None, pictures=pictures)._made_by(_open.again, given, {})
+        made = _open.python_data(given, "auto", None, None, 0, True, None, pictures=pictures)
+        return made._made_by(_open.again, given, {})
     if not varying or isinstance(given, (str, os.PathLike)) or are_arrays(given) or are_files(given):
         return _open.open(given)
     try:
@@ -82,8 +83,8 @@ def reopened(data: Data, processes: int, whole: bool, start: Start, pictures: Pi
         return data
     size = find_resize(asked.resize, asked.crop)
     made = _open.python_data(
-        dataset, asked.mode, size, asked.thread_safe if not count else None, count, asked.varying, asked.target, whole, start,
-        pictures,
+        dataset, asked.mode, size, asked.thread_safe if not count else None, count, asked.varying, asked.target, whole,
+        start, pictures,
     )
     return made._made_by(_open.again, dataset, given)
 

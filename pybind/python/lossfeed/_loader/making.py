@@ -219,7 +219,8 @@ def _delivery(
     by_threads = settings if courier.host_transforms else None
     if transform is not None and transform._retouch == "auto" and not courier.host_transforms:
         jitter = augment = None  # the device's work too
-    return _Delivery(courier.name, views, courier, random, by_threads, crop, jitter, augment, made, tails, None, of_batches)
+    by_host = by_threads, crop, jitter, augment, made, tails
+    return _Delivery(courier.name, views, courier, random, *by_host, None, of_batches)
 
 
 def _of_batches(transform: Any, framework: str) -> Callable[..., Any] | None:

@@ -160,7 +160,8 @@ def find(names: Named, data: Data, cut: dict[str, Any]) -> Beside:
         leaf = _leaf("masks", path, leaves)
         how = _stored("masks", leaf, ("array", "image", "npy"))
         dtype = leaf.dtype if how == "array" else look.mask(leaf)
-        roles[path] = ({"mask": [how, _short(dtype)]}, leaf._replace(place="tail", dtype=dtype, shape=(0, 0), given="mask"))
+        made = leaf._replace(place="tail", dtype=dtype, shape=(0, 0), given="mask")
+        roles[path] = ({"mask": [how, _short(dtype)]}, made)
     order = [leaf for leaf in structure.leaves if leaf.place in ("tail", "object")]
     for path, along in names.boxes.items():
         leaf = _leaf("boxes", path, leaves)
@@ -219,8 +220,8 @@ def _stored(keyword: str, leaf: Leaf, kinds: tuple[str, ...]) -> str:
 def _along(
     path: str, along: tuple[str, ...] | None, leaves: dict[str, Leaf], look: _Look, others: set[str]
 ) -> tuple[str, ...]:
-    """The fields with a value for each of the boxes `path`. Without a word it is ``labels`` beside them; where more may belong to them, that is
-    asked."""
+    """The fields with a value for each of the boxes `path`: without a word ``labels`` beside them. Others that may be
+    such fields are asked about."""
     if along is not None:
         return along
     branch, mine = path.rpartition(".")[0], _labels(path)
@@ -259,10 +260,11 @@ class _Look:
         for id in range(count):
             try:
                 sample = self._structure.read(*self._data._native.sample(id), to_numpy)
-                return {leaf.path: value for leaf, value in zip(self._structure.leaves, self._structure.values(sample, id))}
+                values = self._structure.values(sample, id)
+                return {leaf.path: value for leaf, value in zip(self._structure.leaves, values)}
             except SampleError as cause:
                 why = cause
-        raise SampleError(f"none of the first {count} samples can be read, and masks and boxes are to be looked at: {why}") from why
+        raise SampleError(f"masks=, boxes=: none of the first {count} samples can be read: {why}") from why
 
     def mask(self, leaf: Leaf) -> str:
         """The dtype of an encoded mask."""
@@ -293,4 +295,6 @@ class _Look:
 
 def _short(dtype: str) -> str:
     """The engine's name of a dtype."""
-    return dtype.replace("uint", "u").replace("int", "i").replace("bfloat", "bf").replace("float", "f").replace("complex", "c")
+    for long, short in (("uint", "u"), ("int", "i"), ("float", "f"), ("complex", "c")):
+        dtype = dtype.replace(long, short)
+    return dtype

@@ -66,8 +66,8 @@ class ImageTransform(Spelled):
         augment: ``"trivial"``, ``"rand"``, or a dict: ``{"name": "rand", "ops": 2, "magnitude": 9, "bins": 31, "fill":
             0}``. ``bins``: number of strengths, 2 to 65536; ``magnitude``: the one of ``"rand"``, below ``bins``;
             ``ops``: operations in a row, 0 to 100; ``fill``: level outside the image, 0 to 255, or one a channel.
-        image, masks, boxes: fields of dicts: the picture; masks that go its way, by the nearest pixel; boxes (left, top,
-            right, bottom) in pixels, clipped. ``{"boxes": ("labels", "area")}`` says what has a value a box.
+        image, masks, boxes: fields of dicts: the picture; masks that go its way, by the nearest pixel; boxes (left,
+            top, right, bottom) in pixels, clipped. ``{"boxes": ("labels", "area")}`` says what has a value a box.
         retouch: what changes colours and augments: ``"auto"``: the CUDA device if it makes the images, else loader
             threads; ``"threads"``: always these.
         mixup, cutmix: alpha of mixup and of CutMix, 0 to 1000. 0: off.
@@ -175,8 +175,8 @@ class ImageTransform(Spelled):
 
     @property
     def _cuts(self) -> bool:
-        """True if a crop without resizing can be made of encoded images as they are. Colours change before it, and padding
-        stays black."""
+        """True if a crop without resizing can be made of encoded images as they are. Colours change before it, and
+        padding stays black."""
         plain = self._augment or self._settings
         return self._crop is None and self._jitter is None and plain["crop"] is not None and not plain["padding"]
 
