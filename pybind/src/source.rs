@@ -229,8 +229,8 @@ pub(crate) fn open_source(
     };
     let (url, mode, resize) = (url.to_owned(), mode_of(mode)?, resize.map(|to| Resize { to, crop }));
     let stop = options.stop.clone();
-    let work = move || Dataset::new(source::open(&url, &options)?, mode, resize);
-    let dataset = interruptibly(py, &stop, progress, work)?;
+    let dataset =
+        interruptibly(py, &stop, progress, move || Dataset::new(source::open(&url, &options)?, mode, resize))?;
     Ok(Source { dataset })
 }
 

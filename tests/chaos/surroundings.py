@@ -4,6 +4,7 @@ files, a clock that is set back and a disk that is nearly full."""
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -25,31 +26,46 @@ BATCH = 8
 
 
 def forks(case: Case) -> None:
-    """Children make loaders of their own, with threads of any number on both sides."""
+    """Children make loaders of their own, with 4, 8 and 16 threads on both sides, by ``os.fork`` and by multiprocessing."""
     import lossfeed as lf
 
-    data = truth.build("tar", N, case.rng.randrange(2**32), case.place / "data")
     tier = {"disk": str(case.place / "tier"), "disk_bytes": "64MiB", "latency": 0.0001}
-    for k in range(2):
-        kind = "tar" if k == 0 else case.rng.choice(("tar", "arrays", "items"))
-        made = truth.build(kind, N, case.rng.randrange(2**32), case.place / f"data-{k}")
-        workers = case.rng.choice((4, 8, 16))
-        parent = lf.Loader(truth.opened("tar", data.where, **tier), BATCH, num_workers=workers, cache="30%", framework="numpy")
+    made = {
+        kind: truth.build(kind, N, case.rng.randrange(2**32), case.place / f"data-{kind}") for kind in ("tar", "arrays", "items")
+    }
+    started = multiprocessing.get_context("fork")
+
+    def child(kind: str, workers: int) -> None:
+        """Ends this process: 0 if it delivered every sample with its own bytes."""
+        code = 1
+        with contextlib.suppress(BaseException):
+            own = truth.opened(kind, made[kind].where, **(tier if kind == "tar" else {}))
+            with lf.Loader(own, BATCH, num_workers=workers, framework="numpy") as loader:
+                right = [checks.right_bytes([row(batch)], made[kind].sums) == [] for batch in loader]
+            code = 0 if all(right) and len(right) == N // BATCH else 2
+        os._exit(code)
+
+    for parents in (4, 8, 16):
+        data = truth.opened("tar", made["tar"].where, **tier)
+        parent = lf.Loader(data, BATCH, num_workers=parents, cache="30%", framework="numpy")
         passing = iter(parent)
         next(passing)
         time.sleep(0.2)  # now its threads wait
-        for _ in range(case.size(100, 4)):
-            child = os.fork()
-            if child == 0:
-                code = 1
-                with contextlib.suppress(BaseException):
-                    own = truth.opened(kind, made.where, **(tier if kind == "tar" else {}))
-                    with lf.Loader(own, BATCH, num_workers=case.rng.choice((4, 8, 16)), framework="numpy") as loader:
-                        right = [checks.right_bytes([row(batch)], made.sums) == [] for batch in loader]
-                    code = 0 if all(right) and len(right) == N // BATCH else 2
-                os._exit(code)
-            status = endings.reaped(child)
-            case.check(status == 0, f"a child over {kind} beside {workers} threads: {status} (None: it hangs, 2: wrong bytes)")
+        for k in range(case.size(67, 2)):
+            kind, workers = case.rng.choice(("tar", "tar", "arrays", "items")), case.rng.choice((4, 8, 16))
+            if k % 2:
+                process = started.Process(target=child, args=(kind, workers))
+                process.start()
+                process.join(endings.GONE_S)
+                status = process.exitcode
+                process.kill()
+            else:
+                forked = os.fork()
+                if forked == 0:
+                    child(kind, workers)
+                status = endings.reaped(forked)
+            about = f"a child with {workers} threads over {kind} beside {parents}"
+            case.check(status == 0, f"{about}: {status} (None: it hangs, 2: wrong bytes)")
         parent.close()
 
 

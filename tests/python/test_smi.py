@@ -175,7 +175,7 @@ def test_a_reader_that_goes_away_ends_it_quietly_and_leaves_the_terminal_alone()
 
 
 @pytest.mark.parametrize("columns", [60, 80])
-@pytest.mark.parametrize("command", [["doctor"], ["--help"], ["smi", "--help"], ["smi", "--help-query-engine"]])
+@pytest.mark.parametrize("command", [["doctor"], ["--help"], ["smi", "--help"], ["smi", "--help-query-engine"], ["forms", "--help"]])
 def test_no_word_is_broken_at_the_edge_of_a_narrow_terminal(command, columns):
     def words(columns):
         with Terminal(sys.executable, "-m", "lossfeed", *command, rows=400, columns=columns) as terminal:

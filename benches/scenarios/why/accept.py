@@ -47,7 +47,7 @@ VARIANTS: dict[str, list[str]] = {
 
 def run(name: str, case: Case, changes: list[str]) -> tuple[dict[str, Any], str]:
     """One run under `why`: its report, and what it printed."""
-    launcher = ["-m", "torch.distributed.run", f"--nproc_per_node={case.ranks}", "--master_port=0"] if case.ranks > 1 else []
+    launcher = ["-m", "torch.distributed.run", f"--nproc_per_node={case.ranks}", "--standalone"] if case.ranks > 1 else []
     program = [sys.executable, *launcher, str(HERE / "planted.py"), name, *(["--set", *changes] if changes else [])]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"

@@ -46,7 +46,7 @@ pub use wrap::{Concat, Subset};
 #[doc(hidden)]
 pub use decode::{Mask, Npy, resample};
 #[doc(hidden)]
-pub use request::{AGAIN, Flow};
+pub use request::{Flow, again};
 #[doc(hidden)]
 pub use sample::picture_and_tail;
 

@@ -198,7 +198,8 @@ impl Checked {
             Some(beside) => {
                 let decoder = decoder.as_ref().filter(|decoder| !decoder.resizes()).ok_or_else(|| {
                     Error::settings(
-                        "masks= and boxes= need images as they are stored: open the dataset without resize= and crop=, and give them to the ImageTransform",
+                        "masks= and boxes= need images as they are stored: open the dataset without resize= and \
+                        crop=, and give them to the ImageTransform",
                     )
                 })?;
                 Some(Beside::new(beside, steps.crop, decoder.size())?)

@@ -1,4 +1,4 @@
-//! What lies beside a sample's image in its tail and goes the image's way, by the image's own draws: masks and boxes.
+//! Masks and boxes in a sample's tail, moved by the draws of its image.
 //! Loader threads do this on every device, so a batch for a GPU has the same.
 
 use super::images::Draw;
@@ -30,7 +30,7 @@ impl Beside {
     /// For images that `crop` makes one size, of samples of `source` (height, width) without one.
     ///
     /// # Errors
-    /// As [`BesideSettings::cut`].
+    /// Those of [`BesideSettings::cut`].
     pub fn new(settings: &BesideSettings, crop: Option<ResizedCrop>, source: [usize; 2]) -> Result<Self> {
         let cut = settings.cut(crop.map_or(source, |crop| crop.size()))?;
         Ok(Self { crop, cut, parts: settings.parts.clone() })
@@ -155,7 +155,8 @@ fn named(part: &BesidePart, e: Error) -> Error {
 fn mask(part: &BesidePart, mask: &Array<'_>, size: [usize; 2], dtype: Dtype, geometry: &Geometry) -> Result<Vec<u8>> {
     if mask.shape != size || mask.dtype != dtype {
         return Err(Error::sample(format!(
-            "{} is a mask of {} and shape {:?} for an image of {size:?} (height, width), and the first sample's is of {}: masks need their image's size and one type",
+            "{} is a mask of {} and shape {:?} for an image of {size:?} (height, width), and the first sample's is \
+            of {}: masks need their image's size and one type",
             part.name,
             mask.dtype.name(),
             mask.shape,
@@ -205,7 +206,8 @@ fn sound(corners: [f64; 4]) -> Result<[f64; 4]> {
         return Ok(corners);
     }
     Err(Error::sample(format!(
-        "{corners:?} is no box (left, top, right, bottom) in pixels: of (left, top, width, height) make left + width and top + height"
+        "{corners:?} is no box (left, top, right, bottom) in pixels: of (left, top, width, height) make left + width \
+        and top + height"
     )))
 }
 
@@ -224,7 +226,8 @@ fn along<'a>(
     let (count, inner) = shape.split_first().map_or((None, &[][..]), |(n, inner)| (Some(*n), inner));
     if count != Some(boxes.len()) || found != dtype {
         return Err(Error::sample(format!(
-            "{} is of {} and shape {shape:?} beside {} boxes, and the first sample's is of {}: one value a box is needed",
+            "{} is of {} and shape {shape:?} beside {} boxes, and the first sample's is of {}: one value a box is \
+            needed",
             part.name,
             found.name(),
             boxes.len(),

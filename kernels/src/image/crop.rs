@@ -1,6 +1,7 @@
 //! Which part of an image of any size becomes an image of a fixed one. What is decided here is resampled elsewhere.
 //!
-//! Three ways, all torchvision's to the pixel. *Part*: `RandomResizedCrop(size, scale, ratio)`. *Covering*: the image is
+//! Three ways, all torchvision's to the pixel. *Part*: `RandomResizedCrop(size, scale, ratio)`. *Covering*: the image
+//! is
 //! scaled, its aspect kept, until it covers a size; then `size` is cut out of it: `Resize(n)` with `CenterCrop(size)` or
 //! `RandomCrop(size)`. *Cut*: `size` is cut out of the image as it is, `CenterCrop` or `RandomCrop` alone.
 
@@ -128,12 +129,13 @@ impl ResizedCrop {
         }
     }
 
-    /// Whether an image of `height` and `width` is large enough.
+    /// True if an image of `height` and `width` is large enough.
     pub fn fits(&self, [height, width]: [usize; 2]) -> bool {
         !matches!(self.kind, CropKind::Cut { .. }) || (self.size[0] <= height && self.size[1] <= width)
     }
 
-    /// The region of an image of `height` and `width` (at least 1 each, and [`Self::fits`]) for sample `id` in the batch
+    /// The region of an image of `height` and `width` (at least 1 each, and [`Self::fits`]) for sample `id` in the
+    /// batch
     /// of `key`. It lies within the image.
     pub fn region(&self, size: [usize; 2], key: u64, id: i64) -> Region {
         let Placed { at, part, scaled, cut } = self.placed(size, key, id);

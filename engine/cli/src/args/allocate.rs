@@ -46,15 +46,19 @@ pub enum Sharing {
 const FORMS_HELP: &str = concat!(
     r#"Samples, their forms, and what there is, as JSON:
 
-  {"cache_bytes": 6.4e10, "bandwidth_bytes_per_s": 1.25e9, "cores": 16,
+  {"cache_bytes": 6.4e10,
+   "bandwidth_bytes_per_s": 1.25e9, "cores": 16,
    "samples": [
-     {"name": "imagenet", "count": 1281167, "reads": 1,
-      "cpu_s": 0.008, "fetch_bytes": 1.1e5,
+     {"name": "imagenet", "count": 1281167,
+      "reads": 1, "cpu_s": 0.008,
+      "fetch_bytes": 1.1e5,
       "forms": [
-        {"name": "encoded", "bytes": 1.1e5, "cpu_s_saved": 0,
-         "fetch_bytes_saved": 1.1e5, "reuse": 1},
-        {"name": "decoded", "bytes": 6e5, "cpu_s_saved": 0.006,
-         "fetch_bytes_saved": 1.1e5, "reuse": 1}]}]}
+        {"name": "encoded", "bytes": 1.1e5,
+         "cpu_s_saved": 0, "reuse": 1,
+         "fetch_bytes_saved": 1.1e5},
+        {"name": "decoded", "bytes": 6e5,
+         "cpu_s_saved": 0.006, "reuse": 1,
+         "fetch_bytes_saved": 1.1e5}]}]}
 
 "#,
     "All numbers of \"samples\" are of one sample: \"reads\" an epoch by all jobs together, CPU seconds and bytes of a ",
@@ -66,10 +70,13 @@ const FORMS_HELP: &str = concat!(
 const JOBS_HELP: &str = concat!(
     r#"Jobs, datasets and what they share, as JSON:
 
-  {"cache_bytes": 1e12, "bandwidth_bytes_per_s": 1.25e9,
-   "datasets": [{"name": "imagenet", "bytes": 1.4e11}],
-   "jobs": [{"name": "resnet", "dataset": "imagenet",
-             "ideal_bytes_per_s": 2.5e8}]}
+  {"cache_bytes": 1e12,
+   "bandwidth_bytes_per_s": 1.25e9,
+   "datasets": [
+     {"name": "imagenet", "bytes": 1.4e11}],
+   "jobs": [
+     {"name": "resnet", "dataset": "imagenet",
+      "ideal_bytes_per_s": 2.5e8}]}
 
 "#,
     "\"ideal_bytes_per_s\" is what the job reads if it never waits for data. A job may bring \"hits\": [[bytes cached, hit ",

@@ -38,7 +38,7 @@ pub enum Command {
     Train(Box<TrainArgs>),
     /// Run a training program unchanged and say at its end why it waits, and what to change
     Why(WhyArgs),
-    /// Show running engines and GPUs: one table and exit
+    /// Show GPUs, running jobs and why each waits: one table and exit
     #[command(after_long_help = crate::smi::legend(), subcommand_help_heading = "Views")]
     Smi(SmiArgs),
     /// Serve the numbers of running engines to Prometheus, as OpenMetrics over HTTP

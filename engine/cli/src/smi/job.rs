@@ -263,7 +263,10 @@ pub(super) fn ranks_page(screen: &mut Screen, engines: Vec<&Engine>) {
         verdict(screen, first);
         let mut waits: Vec<(f64, u32)> = ranks.iter().filter_map(|e| Some((e.stall_lately?, e.rank))).collect();
         waits.sort_by(|a, b| a.0.total_cmp(&b.0));
-        if let (Some((most, rank)), Some((middle, _))) = (waits.last(), waits.get(waits.len().saturating_sub(1) / 2)) {
+        if ranks.len() > 1
+            && let (Some((most, rank)), Some((middle, _))) =
+                (waits.last(), waits.get(waits.len().saturating_sub(1) / 2))
+        {
             let worst =
                 format!("rank {rank} waits most: {:.1} %, the middle rank {:.1} %", 100.0 * most, 100.0 * middle);
             screen.words([worst], Style::new());

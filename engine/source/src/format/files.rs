@@ -11,6 +11,7 @@ use crate::sample::{Decisions, Fields, Fingerprint, Form, Payload, Source, Traff
 use crate::types::{SampleId, TensorSpec};
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The [`Source`] of folders and shards, local or remote.
 pub(crate) struct Files<R> {
@@ -121,6 +122,9 @@ impl<R: Reader> Source for Files<R> {
     }
     fn remote(&self) -> bool {
         self.reader.remote()
+    }
+    fn retry_timeout(&self) -> Duration {
+        self.reader.retry_timeout()
     }
     fn in_turn(&self) -> bool {
         self.reader.in_turn()

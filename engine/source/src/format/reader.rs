@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::error::Result;
 use crate::format::catalog::Catalog;
@@ -61,5 +62,10 @@ pub(crate) trait Reader: Send + Sync {
     /// their checksums itself.
     fn remote(&self) -> bool {
         false
+    }
+
+    /// As [`Source::retry_timeout`](crate::sample::Source::retry_timeout).
+    fn retry_timeout(&self) -> Duration {
+        Duration::ZERO
     }
 }

@@ -162,6 +162,10 @@ impl Reader for StoreReader {
         true
     }
 
+    fn retry_timeout(&self) -> Duration {
+        self.0.store.health.budget()
+    }
+
     fn limit(&self, bytes_per_s: Option<u64>) -> bool {
         self.0.store.limit(bytes_per_s);
         true

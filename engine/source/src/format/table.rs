@@ -1,5 +1,6 @@
-//! Samples whose parts are named one by one: a file each, or a value. Lists of paths, manifests (CSV, JSON lines), and files
-//! of several folders that have one stem are such tables; whoever reads the manifest makes the columns.
+//! Samples whose parts are named one by one: a file each, or a value. Lists of paths, manifests (CSV, JSON lines),
+//! and files
+//! of several folders that have one stem are such tables; the reader of a manifest makes the columns.
 //!
 //! A path is relative to the table's root unless it is absolute; it is opened as it is written.
 
@@ -22,9 +23,9 @@ use crate::types::{SampleId, TensorSpec};
 
 /// A column of a table: a part of every sample.
 pub struct Column {
-    /// What the part is called.
+    /// Name of the part.
     pub name: String,
-    /// What becomes of it: numbers are [`Values::Whole`] or [`Values::Real`], a label has none here.
+    /// Kind of the part. Numbers are [`Values::Whole`] or [`Values::Real`]; the label is apart.
     pub kind: PieceKind,
     /// One a sample.
     pub values: Values,
@@ -52,7 +53,7 @@ impl Values {
     }
 }
 
-/// What samples are labelled with; `None`: they are not.
+/// Labels of all samples.
 pub struct Labels {
     /// One a sample.
     pub labels: Vec<i64>,
@@ -63,7 +64,8 @@ pub struct Labels {
 /// Opens a table. `url` is its name for people, `root` what relative paths begin at.
 ///
 /// # Errors
-/// `Source` for a file that cannot be found or read; `Settings` for a table without samples or a picture, and for columns of
+/// `Source` for a file that cannot be found or read; `Settings` for a table without samples or a picture, and for
+/// columns of
 /// different lengths.
 pub fn open_table(
     url: String,
@@ -195,7 +197,7 @@ struct Table {
     url: String,
     samples: usize,
     pieces: Vec<Piece>,
-    /// As the pieces, without the label's.
+    /// One for each piece but the label's.
     parts: Vec<Part>,
     picture: Option<usize>,
     labels: Option<Vec<i64>>,

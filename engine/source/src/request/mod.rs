@@ -38,4 +38,4 @@ mod store_whole;
 pub(crate) mod whole;
 
 pub use flow::Flow;
-pub use retry::AGAIN;
+pub use retry::again;

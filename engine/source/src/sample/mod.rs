@@ -32,6 +32,7 @@ pub use crate::types::SIZE_UNKNOWN;
 use crate::types::{SampleId, TensorSpec};
 use std::ops::{AddAssign, ControlFlow};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What a source's payloads are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -249,6 +250,12 @@ pub trait Source: Send + Sync {
     /// network.
     fn remote(&self) -> bool {
         false
+    }
+
+    /// Time in which such bytes are fetched again, from the first fetch on: what a store that is down is given. Once more
+    /// they are in any case.
+    fn retry_timeout(&self) -> Duration {
+        Duration::ZERO
     }
 
     /// Whether samples are read from files of this machine, one after the other on the calling thread, so that several

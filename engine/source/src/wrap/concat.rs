@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use lossfeed_disk::Numbers;
 
@@ -194,6 +195,9 @@ impl Source for Concat {
     }
     fn remote(&self) -> bool {
         self.parts.iter().any(|part| part.remote())
+    }
+    fn retry_timeout(&self) -> Duration {
+        self.parts.iter().map(|part| part.retry_timeout()).max().unwrap_or_default()
     }
     /// Summed over the parts. Folders are counted as they are: parts that share one show its bytes once each, at most
     /// the largest is told.

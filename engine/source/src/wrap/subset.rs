@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use lossfeed_disk::Numbers;
 
@@ -153,6 +154,9 @@ impl Source for Subset {
     }
     fn remote(&self) -> bool {
         self.inner.remote()
+    }
+    fn retry_timeout(&self) -> Duration {
+        self.inner.retry_timeout()
     }
     fn in_turn(&self) -> bool {
         self.inner.in_turn()

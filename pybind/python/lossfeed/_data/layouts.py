@@ -44,7 +44,7 @@ class Column(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """What a table is made of."""
+    """Columns, labels and form of a table."""
 
     url: str
     root: str
@@ -90,7 +90,7 @@ def _structure(listed: Listed, source: _native.Source) -> Structure | None:
 
 
 def alone(leaf: Leaf) -> Structure:
-    """Of samples of one array and no target."""
+    """The structure of samples of one array and no target."""
     made = Structure(leaf)
     made.target_key = None
     return made
@@ -116,7 +116,8 @@ def ask(folder: str, whatever: bool) -> None:
     if len(parts) > 1 and not whatever:
         named = {"image": _starred(folder, parts[0]), "mask": _starred(folder, parts[1])}
         raise SettingsError(
-            f"{folder!r} holds {', '.join(map(repr, parts))}, which look like parts of samples and not like classes: write "
+            f"{folder!r} holds {', '.join(map(repr, parts))}, which look like parts of samples and not like classes: "
+            f"write "
             f"lf.open({folder!r}, fields={named}), or labels='folders' if they are classes"
         )
     if folders or not any(is_image(name) for name in files):
@@ -124,17 +125,19 @@ def ask(folder: str, whatever: bool) -> None:
     manifest = next((name for name in METADATA if name in files), None)
     if manifest is not None:
         raise SettingsError(
-            f"{folder!r} holds images and {manifest}: open that, lf.open({os.path.join(folder, manifest)!r}), or the images "
+            f"{folder!r} holds images and {manifest}: open that, lf.open({os.path.join(folder, manifest)!r}), or the "
+            f"images "
             f"alone, lf.open({folder!r}, labels=None)"
         )
     raise SettingsError(
-        f"{folder!r} holds images and no class folders: write lf.open({folder!r}, labels=None) for images without labels, "
+        f"{folder!r} holds images and no class folders: write lf.open({folder!r}, labels=None) for images without "
+        f"labels, "
         "fields={'image': 'jpg', 'caption': 'txt'} for files of one stem"
     )
 
 
 def which_split(place: str, splits: list[str]) -> str:
-    """What is said of a folder of splits."""
+    """The question about a folder of splits."""
     first = next((name for name in splits if name.lower().startswith("train")), splits[0])
     return (
         f"which? {place!r} holds {', '.join(map(repr, splits))}, which look like splits of a dataset: open one, "
@@ -197,7 +200,8 @@ def stems(folder: str, fields: Sequence[str] | Mapping[str, str]) -> Listed:
         some = next((name for stems in found for name in stems.values()), None)
         hint = "" if some is None else f" (the first is {some})"
         raise SettingsError(
-            f"fields: no files below {folder} have one stem: there are {counts}{hint}. In folders of their own they are named "
+            f"fields: no files below {folder} have one stem: there are {counts}{hint}. In folders of their own they "
+            f"are named "
             "with a star: {'image': 'images/*.jpg', 'mask': 'masks/*.png'}"
         )
     for pattern, stems in zip(patterns, found):
@@ -221,7 +225,8 @@ class _Rule(NamedTuple):
     def of(cls, pattern: str, whole: str) -> _Rule:
         if pattern.count("*") > 1 or not pattern.strip("*/ ") or ("/" in pattern and "*" not in pattern):
             raise SettingsError(
-                f"fields: {whole!r} names no files of a folder: give what follows the dot, 'jpg', or a pattern with one star, "
+                f"fields: {whole!r} names no files of a folder: give what follows the dot, 'jpg', or a pattern with "
+                f"one star, "
                 "'images/*.jpg'"
             )
         before, star, after = pattern.partition("*")
@@ -238,7 +243,7 @@ class _Rule(NamedTuple):
 
 
 def _kinds(patterns: list[str], rules: list[list[_Rule]]) -> list[str]:
-    """What files of each pattern hold. The first of images is the picture; others stay encoded."""
+    """The kind of each pattern's files. The first of images is the picture; others stay encoded."""
     kinds: list[str] = []
     for pattern, of in zip(patterns, rules):
         found = {kind_of("." + rule.after.rpartition(".")[2]) for rule in of}
@@ -250,7 +255,7 @@ def _kinds(patterns: list[str], rules: list[list[_Rule]]) -> list[str]:
 
 
 def kind_of(name: str) -> str:
-    """What a file of that name holds."""
+    """The kind of a file of that name."""
     return "picture" if is_image(name) else _KINDS.get(os.path.splitext("x" + name if name.startswith(".") else name)[1].lower(), "bytes")
 
 
@@ -258,12 +263,12 @@ def kind_of(name: str) -> str:
 
 
 def are_names(data: Any) -> bool:
-    """Whether it is a list of names, or of pairs of one and a label."""
+    """True for a list of names, or of pairs of one and a label."""
     return type(data) in (list, tuple) and len(data) > 0 and isinstance(_name(data[0]), (str, os.PathLike))
 
 
 def is_list(data: Any) -> bool:
-    """Whether its first name is that of an image file, so that it is no dataset of text."""
+    """True if the first name is an image file: then it is no dataset of text."""
     return are_names(data) and is_image(os.fspath(_name(data[0]))) and os.path.isfile(_name(data[0]))
 
 
@@ -284,7 +289,8 @@ def of_list(data: Any, labels: Any) -> Listed:
     paths = [_path(at, item) for at, item in enumerate(data)]
     if isinstance(labels, str):
         raise SettingsError(
-            f"item 0 is {paths[0]!r}, a file name: write lf.open(paths, labels), or lf.open(paths, None) for images without "
+            f"item 0 is {paths[0]!r}, a file name: write lf.open(paths, labels), or lf.open(paths, None) for images "
+            f"without "
             "labels"
         )
     return of_paths(f"{len(paths)} files", os.getcwd(), paths, labels)
@@ -303,7 +309,9 @@ def of_paths(url: str, root: str, paths: list[str], labels: Any) -> Listed:
         return Listed(url, root, columns, found, "pair")
     if not all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
         other = next(value for value in values if isinstance(value, bool) or not isinstance(value, (int, float)))
-        raise SettingsError(f"labels: {other!r} is no label: give whole numbers, names of classes, or real numbers, of one kind")
+        raise SettingsError(
+            f"labels: {other!r} is no label: give whole numbers, names of classes, or real numbers, of one kind"
+        )
     return Listed(url, root, [*columns, Column("label", "number", False, [float(value) for value in values])], None, "pair")
 
 

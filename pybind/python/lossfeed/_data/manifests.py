@@ -30,13 +30,15 @@ def is_manifest(place: str) -> bool:
 
 
 def read(place: str, fields: Any, labels: Any) -> Listed:
-    """What a manifest lists.
+    """The table that a manifest lists.
 
     Raises:
         SettingsError: it is no table of images, with the line that is wrong.
     """
     if not isinstance(labels, str) and labels is not None:
-        raise SettingsError(f"labels= with {place!r}, which has a column of labels: leave it out, or give None for no labels")
+        raise SettingsError(
+            f"labels= with {place!r}, which has a column of labels: leave it out, or give None for no labels"
+        )
     table = _of_csv(place) if place.lower().endswith(CSV) else _of_lines(place)
     if not table or not next(iter(table.values())):
         raise SettingsError(f"{place!r} has no rows: check the file")
@@ -45,7 +47,8 @@ def read(place: str, fields: Any, labels: Any) -> Listed:
     pictures = [column.name for column in columns if column.kind == "picture"]
     if not pictures:
         raise SettingsError(
-            f"{place!r} has no column of image files among {', '.join(map(repr, table))}: call it file_name, or name it, "
+            f"{place!r} has no column of image files among {', '.join(map(repr, table))}: call it file_name, or name "
+            f"it, "
             "fields={'image': 'COLUMN'}"
         )
     columns = [column._replace(kind="bytes") if column.name in pictures[1:] else column for column in columns]
@@ -75,7 +78,7 @@ def _chosen(place: str, fields: Sequence[str] | Mapping[str, str] | None, table:
 
 
 def _plain(column: str) -> str:
-    """What a part is called: ``file_name`` is the image, ``mask_file_name`` the mask."""
+    """The name of a part: ``file_name`` is the image, ``mask_file_name`` the mask."""
     return "image" if column == _FILE_NAME else column.removesuffix(f"_{_FILE_NAME}")
 
 
@@ -95,7 +98,8 @@ def _column(place: str, name: str, column: str, values: list[Any]) -> Column:
 def _file(place: str, column: str, at: int, value: str) -> str:
     if not value or "://" in value:
         raise SettingsError(
-            f"{place!r}, sample {at}: {column} is {value!r}, and the path of a local file is needed: relative paths begin at the "
+            f"{place!r}, sample {at}: {column} is {value!r}, and the path of a local file is needed: relative paths "
+            f"begin at the "
             "manifest's folder"
         )
     return value
@@ -132,7 +136,9 @@ def _of_csv(place: str) -> dict[str, list[Any]]:
 
 def _header(place: str, header: list[str]) -> list[str]:
     if any(map(layouts.is_image, header)):
-        raise SettingsError(f"{place!r} begins with a row of values, {header}: write a header first, as file_name,label")
+        raise SettingsError(
+            f"{place!r} begins with a row of values, {header}: write a header first, as file_name,label"
+        )
     twice = next((name for name in header if header.count(name) > 1), None)
     if twice is not None:
         raise SettingsError(f"{place!r} has two columns {twice!r}: rename one")
@@ -162,13 +168,17 @@ def _of_lines(place: str) -> dict[str, list[Any]]:
                     columns = {name: [] for name in flat}
                 if flat.keys() != columns.keys():
                     other = sorted(flat.keys() ^ columns.keys())
-                    raise SettingsError(f"{place!r}, line {number}: {other} are not in every line: give all lines the same keys")
+                    raise SettingsError(
+                        f"{place!r}, line {number}: {other} are not in every line: give all lines the same keys"
+                    )
                 for name, value in flat.items():
                     columns[name].append(value)
         except (ValueError, RecursionError) as cause:
             if isinstance(cause, SettingsError):
                 raise
-            raise SettingsError(f"{place!r}, near line {number}: {cause}: each line is one JSON object in UTF-8") from None
+            raise SettingsError(
+                f"{place!r}, near line {number}: {cause}: each line is one JSON object in UTF-8"
+            ) from None
     return columns
 
 

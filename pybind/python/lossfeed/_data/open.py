@@ -208,7 +208,7 @@ def _of_path(location: str, mode: str, resized: Resize | None, asked: OpenOption
 
 
 def _listed(data: Any, asked: OpenOptions) -> layouts.Listed | None:
-    """What a list of paths, a manifest, a flat folder or one with files of one stem lists; None for other data."""
+    """The table of a list of paths, a manifest, a flat folder or files of one stem; None for other data."""
     labels = asked.labels
     if isinstance(data, (str, os.PathLike)):
         location = place("data", data)
@@ -222,7 +222,8 @@ def _listed(data: Any, asked: OpenOptions) -> layouts.Listed | None:
             return manifests.read(location, asked.fields, labels)
         if labels is None or not isinstance(labels, str):
             raise SettingsError(
-                f"labels={'None' if labels is None else '…'} is for folders of images, manifests and lists of paths, and "
+                f"labels={'None' if labels is None else '…'} is for folders of images, manifests and lists of paths, "
+                f"and "
                 f"{_native.without_secrets(location)!r} is none: leave it out"
             )
         return None
@@ -230,7 +231,8 @@ def _listed(data: Any, asked: OpenOptions) -> layouts.Listed | None:
         paths = data.tolist() if hasattr(data, "tolist") else data
         if not layouts.are_names(paths):
             raise SettingsError(
-                f"labels={'None' if labels is None else '…'} is for folders of images, manifests and lists of paths, and this is a "
+                f"labels={'None' if labels is None else '…'} is for folders of images, manifests and lists of paths, "
+                f"and this is a "
                 f"{type(data).__name__} of something else: leave it out"
             )
         return layouts.of_list(paths, labels)

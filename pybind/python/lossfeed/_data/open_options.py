@@ -61,7 +61,7 @@ class OpenOptions:
         return {name: value for name, (value, default) in found.items() if differs(value, default)}
 
     def of_files(self, what: str) -> bool:
-        """Whether files that are named one by one are summed.
+        """True if files that are named one by one get checksums.
 
         Raises:
             SettingsError: a keyword for stores and shards.
@@ -69,7 +69,10 @@ class OpenOptions:
         known = {"mode", "resize", "crop", "checksums", "fields", "labels", "thread_safe", "processes", "varying", "target"}
         other = sorted(self.given().keys() - known)
         if other:
-            raise SettingsError(f"{', '.join(f'{name}=' for name in other)} is for class folders, shards and stores, not for {what}: leave it out")
+            raise SettingsError(
+                f"{', '.join(f'{name}=' for name in other)} is for class folders, shards and stores, not for {what}: "
+                f"leave it out"
+            )
         return flag("checksums", self.checksums)
 
     def of_path(self, location: str, mode: str, resized: Resize | None) -> dict[str, Any]:

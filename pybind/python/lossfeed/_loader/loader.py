@@ -21,7 +21,7 @@ from .._batch.packed import Packed
 from .._data import reader_threads, reopening
 from .._data.data import Data
 from .._data.process_pool import Processes
-from .._loss.own_losses import OwnLosses
+from .._loss.linear_cross_entropy import LinearLosses
 from .._transform.image import ImageTransform
 from . import closing, exchange as _exchange, making, reading as _reading, states, streams, user_order
 from .attributes import TorchAttributes
@@ -34,7 +34,7 @@ from .summary import tell
 from .topics import Cache, Reading, Sampling
 
 
-class Loader(Of[D, Y], TorchAttributes, Statistics, OwnLosses, MadeAgain):
+class Loader(Of[D, Y], TorchAttributes, Statistics, LinearLosses, MadeAgain):
     """Feeds a training run: each iteration is one epoch of :class:`Batch`, in an order that scores may steer.
 
     ``data`` is what :func:`lossfeed.open` returns or takes. A stream (``IterableDataset``) is read by torch's loader,

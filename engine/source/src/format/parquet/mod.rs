@@ -22,6 +22,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -295,6 +296,9 @@ impl<R: Reader> Source for Parquet<R> {
     }
     fn remote(&self) -> bool {
         self.reader.remote()
+    }
+    fn retry_timeout(&self) -> Duration {
+        self.reader.retry_timeout()
     }
     /// Rows have no names and no sizes: the files' names and sizes stand for them, with all labels.
     fn digest(&self) -> String {
