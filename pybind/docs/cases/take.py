@@ -50,8 +50,8 @@ CASES = [
         "Pictures larger than the model wants",
         'lf.open(made("large"))',
         'lf.open(made("large"), resize=64)',
-        "Everything is in the cache, but as JPEG: each hit is decoded at 512 × 512 and reduced to 64 × 64. Reduced when\n"
-        "it is opened, a picture is decoded once and kept as pixels.",
+        "Everything is in the cache, but as JPEG: each hit is decoded at 512 × 512 and reduced to 64 × 64. Reduced\n"
+        "when it is opened, a picture is decoded once and kept as pixels.",
     ),
 ]
 
@@ -86,7 +86,8 @@ def section(case: Case) -> str:
         other.write_text(after)
         before_says, after_says = why(HERE / case.script), why(other)
     return (
-        f"## {case.title}\n\n[`{case.script}`](cases/{case.script}): {about}\n\n```text\n{before_says}\n```\n\n{case.words}\n\n"
+        f"## {case.title}\n\n[`{case.script}`](cases/{case.script}): {about}\n\n"
+        f"```text\n{before_says}\n```\n\n{case.words}\n\n"
         f"```diff\n- {line(text, case.was)}\n+ {line(after, case.now)}\n```\n\n```text\n{after_says}\n```\n"
     )
 
@@ -94,10 +95,11 @@ def section(case: Case) -> str:
 def main() -> None:
     machine = f"{os.cpu_count()} cores, {platform.machine()}, {date.today()}"
     head = (
-        "# My GPU waits\n\nPut `lossfeed why --` before the command that trains. It changes nothing, works with any torch\n"
+        "# My GPU waits\n\n"
+        "Put `lossfeed why --` before the command that trains. It changes nothing, works with any torch\n"
         "`DataLoader`, and says at the end what the steps waited for, and one line to write. [What each verdict\n"
         "means](why.md). Three cases: the run as it was, one change, and the run after it.\n\n"
-        f"*{machine}, with others at work; `cases/take.py` runs them again.* "
+        f"*{machine}, with others at work; `cases/take.py` runs them again.*\n"
         "No GPU was there: the training computes on the processors that also read.\n"
     )
     (HERE.parent / "waits.md").write_text("\n".join([head, *map(section, CASES)]))
