@@ -66,7 +66,7 @@ def rows(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
     """
     recipes = list(dict.fromkeys(run.recipe for run in runs))
     first = {run.seed: run.accuracy for run in runs if run.recipe == recipes[0]} if recipes else {}
-    table = []
+    table: list[dict[str, Any]] = []
     for recipe in recipes:
         mine = [run for run in runs if run.recipe == recipe]
         row: dict[str, Any] = {"recipe": recipe, "seeds": [run.seed for run in mine], "steps": mine[0].steps}
