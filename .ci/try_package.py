@@ -1,4 +1,4 @@
-"""What an installed package must do, with NumPy alone: epochs with scores, measured logits, the command line. Where
+"""Tries an installed package, with NumPy alone: epochs with scores, measured logits, the command line. Where
 PyTorch is installed, a training step too."""
 
 import importlib.util
@@ -28,7 +28,8 @@ if importlib.util.find_spec("torch"):
     import torch
 
     model = torch.nn.Linear(4, 4)
-    with lf.Loader((torch.from_numpy(rows), torch.arange(64) % 4), 8, sampler="importance", cache="50%", seed=0) as loader:
+    tensors = torch.from_numpy(rows), torch.arange(64) % 4
+    with lf.Loader(tensors, 8, sampler="importance", cache="50%", seed=0) as loader:
         for batch in loader:
             loader.cross_entropy(model(batch.data), batch).backward()
         assert loader.stats()["scores_total"] == 64 and model.weight.grad is not None

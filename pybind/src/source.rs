@@ -292,7 +292,7 @@ pub(crate) fn table_source(
     let (mode, resize) = (mode_of(mode)?, resize.map(|to| Resize { to, crop }));
     let options = OpenOptions { checksums, ..OpenOptions::default() };
     let stop = options.stop.clone();
-    let dataset = interruptibly(py, &stop, move || {
+    let dataset = interruptibly(py, &stop, Progress::of(&url), move || {
         Dataset::new(source::open_table(url, root, columns, labels, &options)?, mode, resize)
     })?;
     Ok(Source { dataset })
@@ -303,7 +303,8 @@ pub(crate) fn table_source(
 pub(crate) fn files_below(py: Python<'_>, root: PathBuf) -> PyResult<Vec<String>> {
     let stop = OpenOptions::default().stop;
     let asked = stop.clone();
-    interruptibly(py, &stop, move || source::files_below(&root, &asked))
+    let progress = Progress::of(&root.to_string_lossy());
+    interruptibly(py, &stop, progress, move || source::files_below(&root, &asked))
 }
 
 /// Where an array's rows lie in a file: its path, the offset of the first, and the distance from one to the next if

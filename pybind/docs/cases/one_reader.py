@@ -16,7 +16,7 @@ class Pictures(Dataset):
 
 
 if __name__ == "__main__":
-    model = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.AdaptiveAvgPool2d(4), torch.nn.Flatten(), torch.nn.Linear(256, 3))
+    model = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(8), torch.nn.Flatten(), torch.nn.Linear(192, 3))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = DataLoader(Pictures(), batch_size=16, shuffle=True, num_workers=0)
     for epoch in range(2):

@@ -23,7 +23,7 @@ def encoded(i, side):
 
 
 def made(kind):
-    """The path of ``"shards"`` (1,024 pictures in four tars) or of ``"large"`` (128 of 512 × 512 in class folders)."""
+    """The path of ``"shards"`` (1,024 pictures in four tars) or of ``"large"`` (256 of 512 × 512 in class folders)."""
     root = Path(tempfile.gettempdir()) / "lossfeed-cases"
     place = root / kind
     if not (place / "done").exists():
@@ -44,7 +44,7 @@ def shards(place):
 
 
 def large(place):
-    for i in range(128):
+    for i in range(256):
         folder = place / "train" / CLASSES[i % 3]
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{i:04}.jpg").write_bytes(encoded(i, 512))

@@ -34,24 +34,24 @@ CASES = [
         "One process reads, and each answer takes long",
         "DataLoader(Pictures(), batch_size=16, shuffle=True, num_workers=0)",
         "DataLoader(Pictures(), batch_size=16, shuffle=True, num_workers=4)",
-        "An ordinary torch script, not changed for the first run. The time is the source's and not a processor's, so more\n"
-        "readers overlap it.",
+        "An ordinary torch script, not changed for the first run. The time is the source's and not a processor's, so\n"
+        "more readers overlap it.",
     ),
     Case(
         "slow_store.py",
         "A store that is slower than the training",
         "shuffle=True,",
         'cache="1MiB", sampler="auto",',
-        "More readers cannot help: the link is full. A cache for a quarter of the samples does, if the run trains on what is\n"
-        "in it again: `auto` chooses `replay`, which fetches a quarter of every batch.",
+        "More readers cannot help: the link is full. A cache for a quarter of the samples does, if the run trains on\n"
+        "what is in it again: `auto` chooses `replay`, which fetches a quarter of every batch.",
     ),
     Case(
         "large_pictures.py",
         "Pictures larger than the model wants",
         'lf.open(made("large"))',
         'lf.open(made("large"), resize=64)',
-        "Everything is in the cache, but as JPEG: each hit is decoded at 512 × 512 and reduced to 64 × 64. Reduced when it is\n"
-        "opened, a picture is decoded once and kept as pixels.",
+        "Everything is in the cache, but as JPEG: each hit is decoded at 512 × 512 and reduced to 64 × 64. Reduced\n"
+        "when it is opened, a picture is decoded once and kept as pixels.",
     ),
 ]
 
@@ -70,7 +70,7 @@ def line(text: str, part: str) -> str:
 
 
 def why(script: Path) -> str:
-    """What `lossfeed why` prints of a run."""
+    """The report of `lossfeed why` on a run."""
     command = [sys.executable, "-m", "lossfeed", "why", "--", sys.executable, script]
     paths = f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     ran = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=True)
@@ -86,7 +86,8 @@ def section(case: Case) -> str:
         other.write_text(after)
         before_says, after_says = why(HERE / case.script), why(other)
     return (
-        f"## {case.title}\n\n[`{case.script}`](cases/{case.script}): {about}\n\n```text\n{before_says}\n```\n\n{case.words}\n\n"
+        f"## {case.title}\n\n[`{case.script}`](cases/{case.script}): {about}\n\n"
+        f"```text\n{before_says}\n```\n\n{case.words}\n\n"
         f"```diff\n- {line(text, case.was)}\n+ {line(after, case.now)}\n```\n\n```text\n{after_says}\n```\n"
     )
 
@@ -94,9 +95,11 @@ def section(case: Case) -> str:
 def main() -> None:
     machine = f"{os.cpu_count()} cores, {platform.machine()}, {date.today()}"
     head = (
-        "# My GPU waits\n\nPut `lossfeed why --` before the command that trains. It changes nothing, works with any torch `DataLoader`, and\n"
-        "says at the end what the steps waited for, and one line to write. [What each verdict means](why.md). Three cases: the\n"
-        f"run as it was, one change, and the run after it ({machine}, others at work; `cases/take.py` runs them again).\n"
+        "# My GPU waits\n\n"
+        "Put `lossfeed why --` before the command that trains. It changes nothing, works with any torch\n"
+        "`DataLoader`, and says at the end what the steps waited for, and one line to write. [What each verdict\n"
+        "means](why.md). Three cases: the run as it was, one change, and the run after it.\n\n"
+        f"*{machine}, with others at work; `cases/take.py` runs them again.*\n"
         "No GPU was there: the training computes on the processors that also read.\n"
     )
     (HERE.parent / "waits.md").write_text("\n".join([head, *map(section, CASES)]))

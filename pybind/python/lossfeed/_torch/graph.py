@@ -52,7 +52,9 @@ def _take_home(account: Account, batch: Batch, scores: torch.Tensor) -> None:
 
 # Written out, for PyTorch 2.4: see rows.py.
 @torch.library.custom_op(
-    "lossfeed::credit", mutates_args=("credited",), schema="(Tensor(a0!) credited, int loader, Tensor ids, Tensor scores) -> ()"
+    "lossfeed::credit",
+    mutates_args=("credited",),
+    schema="(Tensor(a0!) credited, int loader, Tensor ids, Tensor scores) -> ()",
 )
 def credit(credited: torch.Tensor, loader: int, ids: torch.Tensor, scores: torch.Tensor) -> None:
     """Credits ``(k, B)`` scores (loss, grad_norm, entropy) to the batch with these ids."""

@@ -138,7 +138,9 @@ def _recipe_cells(row: dict[str, Any], alone: bool) -> list[str]:
     found = row.get("accuracy_difference")
     difference = _cell({"mean": found["mean"], "sd": found["interval95"]}, 1, "+") if found else ""
     faster = f"{row['times_faster']:.2f}" if "times_faster" in row else ""
-    return [row["recipe"], values[0], *([] if alone else [difference]), values[1], *([] if alone else [faster]), *values[2:]]
+    if alone:
+        return [row["recipe"], *values]
+    return [row["recipe"], values[0], difference, values[1], faster, *values[2:]]
 
 
 def _cell(value: dict[str, Any], digits: int, sign: str = "") -> str:
