@@ -377,3 +377,50 @@ def test_the_repr_says_what_was_named():
     transform = lf.ImageTransform(crop=8, image="image", masks=("mask",), boxes=("boxes",))
     assert "image='image', masks=('mask',), boxes=('boxes',)" in repr(transform)
     assert "boxes={'boxes': ('labels',)}" in repr(lf.ImageTransform(crop=8, boxes={"boxes": ["labels"]}))
+
+
+@pytest.mark.parametrize("decode", [True, False])
+def test_rows_of_hugging_face(samples, decode):
+    datasets = pytest.importorskip("datasets")
+    columns = {
+        "image": [Image.fromarray(s.picture) for s in samples],
+        "mask": [Image.fromarray(s.mask) for s in samples],
+        "objects": [{"boxes": s.boxes.tolist(), "labels": s.labels.tolist()} for s in samples],
+        "label": list(range(N)),
+    }
+    picture = datasets.Image(decode=decode)
+    features = datasets.Features(
+        {
+            "image": picture,
+            "mask": picture,
+            "objects": {"boxes": [[datasets.Value("float32")]], "labels": [datasets.Value("int64")]},
+            "label": datasets.Value("int64"),
+        }
+    )
+    rows = datasets.Dataset.from_dict(columns, features=features)
+    transform = lf.ImageTransform(
+        "uint8", crop=OUT, scale=SCALE, flip=0.5, image="image", masks=("mask",), boxes=("objects.boxes",)
+    )
+    pad = {"objects.boxes": -1, "objects.labels": -1}
+    got = []
+    with lf.Loader(rows, 7, transform=transform, pad=pad, num_workers=2, cache="40MB", seed=SEED, stats=False) as loader:
+        for epoch in range(2):
+            for number, batch in enumerate(loader):
+                key = lf._native.ImageTransform.key(SEED, epoch, number)
+                assert batch.target.tolist() == batch["label"].tolist() == batch.ids.tolist()
+                for row, i in enumerate(batch.ids.tolist()):
+                    objects = {name: part[row] for name, part in batch["objects"].items()}
+                    got.append((key, i, {"image": batch["image"][row], "mask": batch["mask"][row], **objects}))
+    assert held(samples, got, part) > 0
+
+
+def test_a_picture_in_a_dict_of_hugging_face_needs_no_name(samples):
+    datasets = pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_dict(
+        {"image": [Image.fromarray(s.picture) for s in samples], "label": list(range(N))},
+        features=datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")}),
+    )
+    with lf.Loader(rows, 8, transform=lf.ImageTransform(crop=16, scale=SCALE), num_workers=0, cache="10MB") as loader:
+        for _ in range(2):
+            for batch in loader:
+                assert batch["image"].shape == (8, 3, 16, 16) and batch.target.tolist() == batch.ids.tolist()

@@ -30,10 +30,10 @@ mod stop;
 mod tests;
 mod wrap;
 
-pub use decode::{Decoder, ImageMode, MAX_PIXELS, Resize, Scratch, ending_of, endings};
-pub use format::{Arrays, Place, Records};
+pub use decode::{Decoder, ImageMode, MAX_PIXELS, Resize, Scratch, ending_of, endings, sizes};
+pub use format::{Arrays, Column, Labels, Place, Records, Values, open_table};
 pub use options::{DiskTier, OnShard, OpenOptions, Throttle};
-pub use place::{SCHEMES, Scheme, open, open_in};
+pub use place::{SCHEMES, Scheme, files_below, open, open_in};
 pub use sample::{
     CircuitNumbers, Decisions, Fields, Fingerprint, Form, Payload, Piece, PieceKind, SIZE_UNKNOWN, Source, Traffic,
     apart,

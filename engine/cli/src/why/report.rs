@@ -54,6 +54,8 @@ struct Also {
 #[derive(Debug, Serialize)]
 struct Change {
     change: String,
+    setting: Option<&'static str>,
+    value: Option<u64>,
     step_seconds: f64,
     then_seconds: f64,
     basis: &'static str,
@@ -111,6 +113,8 @@ impl Report {
                 .into_iter()
                 .map(|then| Change {
                     change: then.change,
+                    setting: Some(then.setting).filter(|setting| !setting.is_empty()),
+                    value: Some(then.value).filter(|_| !then.setting.is_empty()),
                     step_seconds: then.step_us / 1e6,
                     then_seconds: then.then_us / 1e6,
                     basis: then.basis.name(),
@@ -156,7 +160,7 @@ impl Report {
             lines.push(format!("  also   {}: {:.0} % of the loss", also.cause, 100.0 * also.share_ratio));
         }
         if let Some(next) = &self.next {
-            lines.push(format!("  write  {next}"));
+            lines.push(format!("  next   {next}"));
         }
         for then in &self.what_if {
             let (now, after) = (shown(then.step_seconds), shown(then.then_seconds));
@@ -167,9 +171,9 @@ impl Report {
             lines.push(format!("  step   {}", rank.line()));
             if let Some(first) = rank.first_batch_seconds {
                 lines.push(format!(
-                    "  first  {} for the first batch of each of {} passes, apart",
+                    "  first  {} for the first batch{}, apart",
                     shown(first),
-                    rank.passes
+                    if rank.passes == 1 { String::new() } else { format!(" of each of {} passes", rank.passes) }
                 ));
             }
             if self.ranks.len() > 1 {

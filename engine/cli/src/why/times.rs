@@ -24,6 +24,7 @@ pub(super) fn counters(record: &Record) -> BTreeMap<&'static str, u64> {
     let (batches, first) = (n("batches"), n("wait_first"));
     let mut pace = without_pauses(n("wait") - first, batches - n("passes"), n("wait_longs"), n("wait_long"));
     let mut busy = without_pauses(n("busy"), batches, n("busy_longs"), n("busy_long"));
+    let own = if busy < n("busy") { n("own_processor") - n("busy_long_processor") } else { n("own_processor") };
     let gpu_steps = n("gpu_steps");
     if gpu_steps >= GPU_STEPS_MIN {
         // What the GPU has queued covers a wait: only its idle time is lost.
@@ -54,7 +55,7 @@ pub(super) fn counters(record: &Record) -> BTreeMap<&'static str, u64> {
         ("copies_pageable_us_total", us(n("pageable"))),
         ("compute_us_total", if gpu_steps >= GPU_STEPS_MIN { us(n("gpu_span") / gpu_steps * batches) } else { 0 }),
         ("sync_us_total", us(n("sync"))),
-        ("own_processor_us_total", us(n("own_processor"))),
+        ("own_processor_us_total", us(own)),
         ("workers", n("workers") as u64),
         ("processors", n("processors") as u64),
         ("torch_loaders", u64::from(torch)),

@@ -27,6 +27,7 @@ mod pnm;
 mod resample;
 #[cfg(test)]
 mod resample_tests;
+mod size;
 #[cfg(test)]
 mod tests;
 mod tiff;
@@ -38,6 +39,7 @@ pub use mask::Mask;
 pub use npy::Npy;
 pub use resample::Resize;
 pub use resample::resample;
+pub use size::sizes;
 
 use contain::contained;
 use lossfeed_kernels::image::{Region, ResizedCrop};
@@ -170,7 +172,9 @@ impl Decoder {
         let region = |size: [usize; 2]| match &self.fit {
             None if size == self.size => Ok(Region::whole(size)),
             None => Err(Error::sample(format!(
-                "the image is {} × {} pixels (height × width), this dataset's are {} × {}: open it with resize=({}, {}) or another size, or give its loader a transform that makes one size of all (resize= or scale=) and cache_form=\"encoded\"",
+                "the image is {} × {} pixels (height × width), this dataset's are {} × {}: give the loader \
+                transform=lf.ImageTransform(crop=224, scale=(0.08, 1.0)), with cache_form=\"encoded\" if it has a \
+                cache of decoded images, or open it with resize=({}, {})",
                 size[0], size[1], self.size[0], self.size[1], self.size[0], self.size[1]
             ))),
             Some(Fit::Stretch) => Ok(Region::whole(size)),
@@ -196,7 +200,8 @@ impl Decoder {
         let region = |size: [usize; 2]| match crop.fits(size) {
             true => Ok(crop.region(size, key, id)),
             false => Err(Error::sample(format!(
-                "the image is {} × {} pixels (height × width), smaller than crop=({}, {}): resize images to cover the crop (resize=), crop less, or remove it",
+                "the image is {} × {} pixels (height × width), smaller than crop=({}, {}): resize images to cover \
+                the crop (resize=), crop less, or remove it",
                 size[0],
                 size[1],
                 crop.size()[0],

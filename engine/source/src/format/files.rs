@@ -39,7 +39,7 @@ impl<R: Reader> Files<R> {
                 seen.escaping
             )));
         }
-        let labelled = catalog.members.as_ref().is_none_or(|members| members.labelled);
+        let labelled = !catalog.unlabelled && catalog.members.as_ref().is_none_or(|members| members.labelled);
         if labelled && catalog.labels.len() != catalog.places.len() {
             return Err(Error::internal(format!(
                 "{} labels for {} samples",
@@ -157,6 +157,9 @@ impl<R: Reader> Source for Files<R> {
     }
     fn limit(&self, bytes_per_s: Option<u64>) -> bool {
         self.reader.limit(bytes_per_s)
+    }
+    fn answers(&self) -> Option<(u64, u64)> {
+        self.reader.answers()
     }
     fn requests_ahead(&self) -> usize {
         self.reader.requests_ahead()

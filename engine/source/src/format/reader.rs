@@ -32,6 +32,11 @@ pub(crate) trait Reader: Send + Sync {
         false
     }
 
+    /// As [`Source::answers`](crate::sample::Source::answers).
+    fn answers(&self) -> Option<(u64, u64)> {
+        None
+    }
+
     /// As [`Source::requests_ahead`](crate::sample::Source::requests_ahead).
     fn requests_ahead(&self) -> usize {
         0

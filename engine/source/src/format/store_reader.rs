@@ -171,6 +171,10 @@ impl Reader for StoreReader {
         true
     }
 
+    fn answers(&self) -> Option<(u64, u64)> {
+        self.0.store.answers()
+    }
+
     fn requests_ahead(&self) -> usize {
         self.0.store.lanes()
     }

@@ -219,6 +219,12 @@ pub trait Source: Send + Sync {
         None
     }
 
+    /// Microseconds up to the first byte of a store's last answers: half of them took at most the first number, 99 of
+    /// 100 the second. `None` without a store, or before it has answered often enough.
+    fn answers(&self) -> Option<(u64, u64)> {
+        None
+    }
+
     /// What the circuit before that tier has counted; `None` without one.
     fn circuit(&self) -> Option<CircuitNumbers> {
         None

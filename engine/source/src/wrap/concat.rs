@@ -265,6 +265,10 @@ impl Source for Concat {
     fn limit(&self, _: Option<u64>) -> bool {
         false
     }
+    /// Those of the slowest part.
+    fn answers(&self) -> Option<(u64, u64)> {
+        self.parts.iter().filter_map(|part| part.answers()).max_by_key(|&(_, p99)| p99)
+    }
     fn requests_ahead(&self) -> usize {
         self.parts.iter().map(|part| part.requests_ahead()).sum()
     }

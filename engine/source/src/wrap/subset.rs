@@ -191,6 +191,9 @@ impl Source for Subset {
     fn limit(&self, bytes_per_s: Option<u64>) -> bool {
         self.inner.limit(bytes_per_s)
     }
+    fn answers(&self) -> Option<(u64, u64)> {
+        self.inner.answers()
+    }
     fn requests_ahead(&self) -> usize {
         self.inner.requests_ahead()
     }

@@ -346,6 +346,9 @@ impl<T: Tier> Source for Tiered<T> {
     fn limit(&self, bytes_per_s: Option<u64>) -> bool {
         self.source.limit(bytes_per_s)
     }
+    fn answers(&self) -> Option<(u64, u64)> {
+        self.source.answers()
+    }
     fn requests_ahead(&self) -> usize {
         self.source.requests_ahead()
     }

@@ -135,7 +135,10 @@ fn is_input(m: &Measured, waited: f64) -> bool {
     let a_step = m.pace_wait_us() as f64 / m.steps as f64;
     let a_sample = m.pace_wait_us() as f64 / m.samples.max(1) as f64;
     let cheap = m.samples > 0 && a_sample < rules::SAMPLE_FLOOR_US && a_step < rules::STEP_CEILING_US;
-    waited >= rules::WAIT_SHARE && a_step >= rules::STEP_FLOOR_US && !cheap
+    let handed = cause::waits(m).iter().find(|(cause, _)| *cause == Cause::Handover).map_or(0.0, |(_, us)| *us);
+    let made = a_step - handed / m.steps as f64;
+    let long = made >= rules::STEP_FLOOR_US || a_step >= rules::HANDOVER_FLOOR_US;
+    waited >= rules::WAIT_SHARE && long && !cheap
 }
 
 /// The share of the time that first batches take longer than others, the run's first pass apart: a run starts once.

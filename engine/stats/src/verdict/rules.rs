@@ -63,6 +63,8 @@ pub(super) const WAIT_SHARE: f64 = 0.10;
 pub(super) const COPY_SHARE: f64 = 0.15;
 /// Shorter losses a step (µs) are the loop's own overhead.
 pub(super) const STEP_FLOOR_US: f64 = 1000.0;
+/// Waits for the hand-over alone count from so much a step (µs): what a worker process costs.
+pub(super) const HANDOVER_FLOOR_US: f64 = 5000.0;
 /// Below this a sample (µs) and [`STEP_CEILING_US`] a step, a wait is the price of indexing samples in memory.
 pub(super) const SAMPLE_FLOOR_US: f64 = 15.0;
 /// See [`SAMPLE_FLOOR_US`].
@@ -101,8 +103,8 @@ pub const RULES: [Rule; 8] = [
     Rule {
         word: Word::InputBound,
         when: "waits for batches, without the first of each pass, take at least 10 % of the time and 1 ms a step; or the \
-               first batches of later passes take 10 %. Less than 15 µs a sample and 5 ms a step is the price of samples \
-               in memory",
+               first batches of later passes take 10 %. Less than 5 ms a step for the hand-over alone, or with less than \
+               15 µs a sample, is the price of samples in memory",
         evidence: "wait by cause: source, decode, python, hand-over, pass start",
         next: "workers, processes, cache or pass start, whichever the cause needs and is not set",
     },

@@ -8,7 +8,7 @@ from typing import Any
 
 from .._base.errors import SettingsError
 from .._base.memory import is_array, is_stream, is_tensor
-from . import generators, open as _open
+from . import generators, layouts, open as _open
 from .adaptor import guarded
 from .array_files import are_files
 from .data import Data, concat
@@ -50,6 +50,8 @@ def python_dataset(data: Any) -> Any:
         made, of = data._recipe()
         return python_dataset(of[0]) if made is _open.again and not of[1] else None
     if data is None or isinstance(data, (str, bytes, os.PathLike, type, dict)) or are_files(data) or is_stream(data):
+        return None
+    if layouts.is_list(data):
         return None
     arrays = tensors_of(data)
     if arrays is not data or are_arrays(data) or type(data) is tuple:

@@ -8,6 +8,7 @@ from typing import Any
 from .._base import literals
 from .._base.errors import UsageError
 from .._base.memory import is_tensor
+from .._base.ranges import ranged
 from .._base.torch_imports import torch_half
 from .._batch.batch import Batch
 from . import arrays
@@ -19,6 +20,7 @@ class OwnLosses:
 
     _account: Account
 
+    @ranged("lossfeed.score")
     def score(
         self, logits: Any, batch: Batch[Any, Any], ignore_index: int = -100, *, sequence: literals.Sequence = "mean"
     ) -> None:
@@ -43,6 +45,7 @@ class OwnLosses:
         module = torch_half("score").hook if is_tensor(logits) else arrays
         module.score(self._account, logits, self._own(batch), ignore_index, sequence)
 
+    @ranged("lossfeed.score_losses")
     def score_losses(self, losses: Any, batch: Batch[Any, Any], grad_norms: Any = None) -> None:
         """Scores a batch from per-sample losses that you computed (regression, sequences, your own objectives).
 
@@ -61,6 +64,7 @@ class OwnLosses:
         module = torch_half("score_losses").hook if is_tensor(losses) else arrays
         module.score_losses(self._account, losses, self._own(batch), grad_norms)
 
+    @ranged("lossfeed.weighted_mean")
     def weighted_mean(self, losses: Any, batch: Batch[Any, Any], grad_norms: Any = None) -> Any:
         """The mean of your own losses, made unbiased by the batch's weights; records their scores.
 

@@ -50,7 +50,10 @@ def _take_home(account: Account, batch: Batch, scores: torch.Tensor) -> None:
     routes.choose_eager(account, batch, scores.device).send(Columns(*scores.unbind()))
 
 
-@torch.library.custom_op("lossfeed::credit", mutates_args=("credited",))
+# Written out, for PyTorch 2.4: see rows.py.
+@torch.library.custom_op(
+    "lossfeed::credit", mutates_args=("credited",), schema="(Tensor(a0!) credited, int loader, Tensor ids, Tensor scores) -> ()"
+)
 def credit(credited: torch.Tensor, loader: int, ids: torch.Tensor, scores: torch.Tensor) -> None:
     """Credits ``(k, B)`` scores (loss, grad_norm, entropy) to the batch with these ids."""
     account = _accounts.get(loader)

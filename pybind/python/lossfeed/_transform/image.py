@@ -170,12 +170,12 @@ class ImageTransform(Spelled):
 
     @property
     def _one_size(self) -> bool:
-        """Whether images of any size become one: they are resized, or cut out as they are."""
+        """True if images of any size become one size: they are resized, or cut out as they are."""
         return self._crop is not None or self._cuts
 
     @property
     def _cuts(self) -> bool:
-        """Whether a crop without resizing can be made of encoded images as they are. Colours change before it, and padding
+        """True if a crop without resizing can be made of encoded images as they are. Colours change before it, and padding
         stays black."""
         plain = self._augment or self._settings
         return self._crop is None and self._jitter is None and plain["crop"] is not None and not plain["padding"]
@@ -218,7 +218,8 @@ def _refuse_beside(named: beside.Named, augment: Any, mixup: Any, cutmix: Any) -
     what = "masks=" if named.masks else "boxes="
     if augment is not None:
         raise SettingsError(
-            f"augment={augment!r} with {what}: its rotations and shears would move the picture alone: remove one; crops, flip, "
+            f"augment={augment!r} with {what}: its rotations and shears would move the picture alone: remove one; "
+            f"crops, flip, "
             "colours and erase go together with masks and boxes"
         )
     if mixup or cutmix:

@@ -315,6 +315,9 @@ impl<R: Reader> Source for Parquet<R> {
     fn limit(&self, bytes_per_s: Option<u64>) -> bool {
         self.reader.limit(bytes_per_s)
     }
+    fn answers(&self) -> Option<(u64, u64)> {
+        self.reader.answers()
+    }
     fn requests_ahead(&self) -> usize {
         self.reader.requests_ahead()
     }
