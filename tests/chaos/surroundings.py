@@ -324,10 +324,69 @@ def free_space(case: Case) -> None:
     case.check(fine, f"written, free and written with room {numbers}: {done.stderr[-800:]}")
 
 
+TOGETHER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from chaos import truth
+import lossfeed as lf
+where, tier, n, seed = *sys.argv[2:4], int(sys.argv[4]), int(sys.argv[5])
+pixels, _ = truth.samples(n, 1)
+data = lf.open(where, disk=tier, disk_bytes="64MiB", latency=0.005)
+print("open", flush=True)
+sys.stdin.readline()
+wrong, ids = 0, []
+with lf.Loader(data, 8, seed=seed, shuffle=True, num_workers=2, cache=0, framework="numpy", stats=False) as loader:
+    for batch in loader:
+        for i, x in zip(batch.ids.tolist(), batch.data):
+            number = int(data.name(i).rpartition("/")[2].partition(".")[0])
+            wrong += (x.ravel() != pixels[number].ravel()).any()
+            ids.append(i)
+        print("batch", flush=True)
+    print(wrong, sorted(ids) == list(range(n)), int(loader.stats()["store_requests_total"]), flush=True)
+"""
+
+
+def together(case: Case) -> None:
+    """Processes over one disk tier begin together, and one may be killed or stopped: the others deliver everything, and
+    what no process was reading at its end is read once."""
+    count = 600
+    where = truth.build("folder", count, 1, case.place / "data").where
+    for k in range(case.size(12, 3)):
+        processes, end = case.rng.choice((2, 3, 4)), (None, signal.SIGKILL, signal.SIGSTOP)[k % 3]
+        argv = [sys.executable, "-c", TOGETHER, str(Path(__file__).parents[1]), where, str(case.place / f"tier-{k}"), str(count)]
+        begun = [
+            subprocess.Popen(
+                [*argv, str(case.rng.randrange(3))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            for _ in range(processes + (end is not None))
+        ]  # fmt: skip
+        try:
+            ready = all(process.stdout.readline() == "open\n" for process in begun if process.stdout)
+            case.check(ready, "a process did not open the dataset")
+            for process in begun:
+                if process.stdin:
+                    process.stdin.write("\n")
+                    process.stdin.flush()
+            if end is not None and begun[0].stdout:
+                begun[0].stdout.readline()
+                begun[0].send_signal(end)
+            said = [process.communicate(timeout=100)[0].split("\n")[-2].split() for process in begun[end is not None :]]
+        finally:
+            begun[0].kill()
+            begun[0].wait()
+        case.check(all(words[:2] == ["0", "True"] for words in said), f"beside one that got {end}: {said}")
+        requests = sum(int(words[2]) for words in said)
+        case.count("objects read", requests)
+        case.count("objects", count)
+        # A process that ended had read what the others did not read again.
+        case.check(requests <= (1.02 if end is None else 1.4) * count, f"{requests} objects of {count} were read ({end})")
+
+
 ATTACK = Attack(
     "surroundings",
     {
         "forks": forks,
+        "together": together,
         "signals": signals,
         "callbacks": callbacks,
         "open-files": open_files,

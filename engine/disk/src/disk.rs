@@ -279,7 +279,7 @@ impl Disk {
     /// Waits until everything that was offered so far has been written or let go.
     pub fn settle(&self) {
         let mut queue = self.shared.queue.lock();
-        while queue.busy || !queue.items.is_empty() {
+        while queue.busy || !queue.items.is_empty() || !queue.requests.is_empty() {
             self.shared.settled.wait(&mut queue);
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Before a call fetches samples it claims them. What another process is fetching it leaves to that one, and waits until
 //! the record can be read, or the other has given it up, stopped or died. The tier's thread keeps the claims: it reads
-//! what the others have written anyway, and a disk that hangs holds up nobody else.
+//! what the others have written anyway, and a disk that hangs holds up no caller.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -24,7 +24,7 @@ const STOP_SOON: Duration = Duration::from_millis(50);
 /// See the module's head. Dropping it ends its claims, once what was offered before is written.
 pub struct Flight {
     shared: Arc<Shared>,
-    /// Of its last claims.
+    /// Number of its last claims.
     ticket: Option<u64>,
     since: Option<Instant>,
 }

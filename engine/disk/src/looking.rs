@@ -1,4 +1,4 @@
-//! What the tier's thread learns of other processes: what they have written, and what they fetch.
+//! The tier's thread and other processes: it reads on in what they write, and leaves to them what they fetch.
 
 use std::collections::HashSet;
 use std::fs::File;

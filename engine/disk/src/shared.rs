@@ -110,7 +110,7 @@ pub(crate) struct Shared {
     /// The bytes that a test leaves on the disk.
     #[cfg(test)]
     pub(crate) spare: AtomicU64,
-    /// What processes tell each other; `None` where they cannot.
+    /// The file of claims; `None` where claims are not shared.
     pub(crate) table: Option<Arc<Table>>,
     /// Claims so far: they are numbered.
     pub(crate) tickets: AtomicU64,

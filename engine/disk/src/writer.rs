@@ -69,7 +69,7 @@ pub(crate) struct Writer {
     /// What the dataset's samples are asked for, as fetches would have cost.
     pub(crate) demand: Worth,
     pub(crate) looked: Instant,
-    /// What is being fetched, here and elsewhere; `None` where that is not shared.
+    /// This process's claims and the others'; `None` where claims are not shared.
     pub(crate) claims: Option<Claims>,
     /// Calls that wait for what others fetch.
     pub(crate) waiting: Vec<Request>,
@@ -164,10 +164,12 @@ impl Writer {
         let mut queue = self.shared.queue.lock();
         if queue.items.is_empty() && queue.requests.is_empty() && !queue.over {
             let claims = self.claims.as_ref().is_some_and(Claims::any);
-            let pause = match () {
-                () if !self.waiting.is_empty() => TICK,
-                () if claims => PULSE,
-                () => LOOK_AROUND,
+            let pause = if !self.waiting.is_empty() {
+                TICK
+            } else if claims {
+                PULSE
+            } else {
+                LOOK_AROUND
             };
             self.shared.news.wait_for(&mut queue, pause);
         }

@@ -41,7 +41,7 @@ pub(crate) trait Tier: Send + Sync {
         None
     }
 
-    /// Who fetches each of `ids`, as [`Flight::claim`].
+    /// Claims the fetches of `ids`, as [`Flight::claim`].
     fn claim(&self, _: &mut Flight, ids: &[SampleId], _stopped: &dyn Fn() -> bool) -> Vec<Whose> {
         vec![Whose::Ours; ids.len()]
     }
