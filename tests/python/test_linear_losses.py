@@ -169,7 +169,7 @@ def test_a_checkpointed_step_scores_once():
         assert a[0].grad is not None and a[1].grad is not None
     stats = loader.stats()
     # One sample has no position that counts, and no score.
-    assert stats["scores_total"] == N - 1 and stats["scores_repeated_total"] == N
+    assert stats["scores_total"] == N - 1
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -310,5 +310,5 @@ def test_two_ranks_train_one_model_and_a_tensor_parallel_head_is_refused_by_name
         refused = re.findall(r"refused: linear_weight is a DTensor, of a tensor-parallel or sharded head.*", ended.stdout)
         assert len(refused) == 4, ended.stdout
         return
-    found = re.findall(r"rank \d: (\d+) scores, (\S+)", ended.stdout)
+    found = re.findall(r"rank \d: (\d+) scores, (-?\d+\.\d{6})", ended.stdout)
     assert sorted(int(scores) for scores, _ in found) == [16, 16] and found[0][1] == found[1][1], ended.stdout

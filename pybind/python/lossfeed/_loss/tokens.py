@@ -79,6 +79,12 @@ def token_losses(losses: Any, batch: Batch[Any, Any]) -> Any:
     return None
 
 
+def by_sample(xp: Any, values: Any, batch: Batch[Any, Any]) -> Any:
+    """Values of tokens as one a sample; others as they are. No gradient is recorded."""
+    tokens = token_losses(values, batch)
+    return values if tokens is None else sample_losses(xp, tokens.detach() if hasattr(tokens, "detach") else tokens, batch)
+
+
 def sample_losses(xp: Any, losses: Any, batch: Batch[Any, Any]) -> Any:
     """The mean over a sample's tokens of those that count: -100 in ``batch.target`` is no target. NaN where none does."""
     owners, target = _owners(xp, batch, losses), batch.target
