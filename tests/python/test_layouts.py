@@ -215,7 +215,7 @@ BAD = [
     ("a.csv", "", "has no rows"),
     ("a.csv", "name,x\na,b\n", "has no column of image files among 'name', 'x'"),
     ("a.csv", "file_name\nhttps://x/y.png\n", "the path of a local file is needed"),
-    ("a.jsonl", '{"file_name": "flat/00.png"}\n{"file_name": "flat/01.png", "x": 1}\n', "line 2: ['x'] are not in every"),
+    ("a.jsonl", '{"file_name": "flat/00.png"}\n{"file_name": "flat/01.png", "x": 1}\n', "line 2: ['x'] are not"),
     ("a.jsonl", '["flat/00.png"]\n', "line 1 is a list"),
     ("a.jsonl", '{"file_name": \n', "near line 1"),
 ]

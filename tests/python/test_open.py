@@ -66,7 +66,7 @@ def splits(tmp_path):
 
 
 def test_a_folder_of_splits_is_asked_about_and_one_of_classes_is_not(splits, tmp_path_factory):
-    with pytest.raises(lf.SettingsError, match="which.* holds 'train', 'val', which look like splits.*open one.*train'"):
+    with pytest.raises(lf.SettingsError, match="which.* holds 'train', 'val', which look like.*open one.*train'"):
         lf.open(splits)
     other = tmp_path_factory.mktemp("classes")
     for name in ("train", "bus"):  # of vehicles
