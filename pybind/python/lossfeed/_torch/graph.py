@@ -48,7 +48,8 @@ def _take_home(account: Account, batch: Batch, scores: torch.Tensor, norms: bool
     """Credits the rows of `scores` (loss, grad_norm if `norms`, and maybe entropy) on their device."""
     account.uses.scored = True
     loss, *others = scores.unbind()
-    routes.choose_eager(account, batch, scores.device).send(Columns(loss, others.pop(0) if norms else None, others[0] if others else None))
+    grad_norm = others.pop(0) if norms else None
+    routes.choose_eager(account, batch, scores.device).send(Columns(loss, grad_norm, others[0] if others else None))
 
 
 @torch.library.custom_op("lossfeed::credit", mutates_args=("credited",))
