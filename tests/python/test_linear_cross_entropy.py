@@ -37,7 +37,7 @@ def leaves(*tensors):
 
 
 def eager(x, w, y, *, linear_bias=None, row_weight=None, reduction="mean", ignore_index=-100, label_smoothing=0.0):
-    """What it stands for, with whole logits."""
+    """The loss of whole logits."""
     losses = F.cross_entropy(
         F.linear(x, w, linear_bias), y, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction="none"
     )
@@ -70,7 +70,8 @@ def test_values_and_gradients_are_those_of_whole_logits(reduction, dtype, native
         theirs = eager(c[0], c[1], y, linear_bias=c[2], **settings)
         upstream = torch.rand_like(ours)
         ours.backward(upstream), theirs.backward(upstream)
-        same([ours, *(t.grad for t in a if t is not None)], [theirs, *(t.grad for t in c if t is not None)], BOUND[dtype])
+        found = [ours, *(t.grad for t in a if t is not None)]
+        same(found, [theirs, *(t.grad for t in c if t is not None)], BOUND[dtype])
 
 
 def test_non_uniform_upstream_gradients_reach_their_rows():
@@ -258,9 +259,11 @@ def test_checkpointed_forwards_give_the_same_gradients(reduction, reentrant):
     grads = []
     for loss in (lf.linear_cross_entropy, eager):
         parts = leaves(x, w, b)
-        checkpoint(
-            lambda x, w, b: loss(x.tanh(), w, y, linear_bias=b, reduction=reduction).sum(), *parts, use_reentrant=reentrant  # noqa: B023
-        ).backward()
+
+        def run(x, w, b, loss=loss):
+            return loss(x.tanh(), w, y, linear_bias=b, reduction=reduction).sum()
+
+        checkpoint(run, *parts, use_reentrant=reentrant).backward()
         grads.append([part.grad for part in parts])
     same(*grads, 1e-10)
 
@@ -285,7 +288,8 @@ def test_a_compiled_step_has_no_break_and_the_same_gradients(reduction, backend,
         pytest.skip("compiled for real once")
 
     def step(x, w, b, y, q):
-        return lf.linear_cross_entropy(x.tanh(), w, y, linear_bias=b, label_smoothing=0.1, row_weight=q, reduction=reduction)
+        settings = {"label_smoothing": 0.1, "row_weight": q, "reduction": reduction}
+        return lf.linear_cross_entropy(x.tanh(), w, y, linear_bias=b, **settings)
 
     compiled = torch.compile(step, fullgraph=True, backend=backend)
     for frozen in ([], [1], [0, 2]):
@@ -395,7 +399,8 @@ def test_a_target_outside_the_classes_is_named_with_its_row_among_all():
     for row, target in ((22, V), (1, -1), (13, 2**40)):
         wrong = y.clone()
         wrong[row] = target
-        for call in (lf.linear_cross_entropy, torch.compile(lf.linear_cross_entropy, backend="aot_eager", fullgraph=True)):
+        compiled = torch.compile(lf.linear_cross_entropy, backend="aot_eager", fullgraph=True)
+        for call in (lf.linear_cross_entropy, compiled):
             with pytest.raises(lf.SampleError, match=f"target {target} of row {row} is outside 0..11"):
                 call(*leaves(x, w), wrong)
     assert lf.linear_cross_entropy(x, w, torch.full((R,), 12), ignore_index=12).isnan()

@@ -1,5 +1,5 @@
-"""loader.linear_cross_entropy beside loader.cross_entropy of whole logits: losses, gradients, and the same scores of the
-same samples."""
+"""loader.linear_cross_entropy beside loader.cross_entropy of whole logits: losses, gradients, and the same scores of
+the same samples."""
 
 import itertools
 import re
@@ -74,16 +74,18 @@ FORMS = {
 @pytest.mark.parametrize("score", ["loss", "gradient_norm", "entropy"])
 def test_losses_gradients_and_scores_are_those_of_whole_logits(form, score):
     lay, of_target = FORMS[form]
-    settings = list(itertools.product(["mean", "sum", "none"], [-100, 1], [0.0, 0.2], [False, True], ["mean", "max", "sum"]))
+    words = ["mean", "sum", "none"], [-100, 1], [0.0, 0.2], [False, True], ["mean", "max", "sum"]
+    settings = list(itertools.product(*words))
     batches = itertools.chain.from_iterable(zip(made(score), made(score), strict=True) for _ in itertools.count())
     for ((one, mine), (other, twin)), (reduction, ignored, smoothing, weighted, sequence) in zip(batches, settings):
         a = parts(B, T)
         c = twins(*a)
         target = mine.target.clone()
         target[target == -100] = ignored
-        keywords = {"ignore_index": ignored, "reduction": reduction, "label_smoothing": smoothing, "weighted": weighted, "sequence": sequence}
-        ours = one.linear_cross_entropy(lay(a[0]), a[1], mine, linear_bias=a[2], target=of_target(target), **keywords)
-        theirs = other.cross_entropy(lay(F.linear(*c)), twin, target=of_target(target), **keywords)
+        keywords = {"ignore_index": ignored, "reduction": reduction, "label_smoothing": smoothing}
+        keywords |= {"weighted": weighted, "sequence": sequence, "target": of_target(target)}
+        ours = one.linear_cross_entropy(lay(a[0]), a[1], mine, linear_bias=a[2], **keywords)
+        theirs = other.cross_entropy(lay(F.linear(*c)), twin, **keywords)
         same([ours, scored(one, mine)], [theirs, scored(other, twin)], 1e-6)
         upstream = torch.rand_like(ours)
         ours.backward(upstream), theirs.backward(upstream)
@@ -106,11 +108,11 @@ def test_rows_of_classes_are_scored_too_and_every_measure_is_the_batchs():
     x, y = np.random.default_rng(0).normal(size=(N, H)).astype(np.float32), np.arange(N) % V
     w = torch.randn(V, H)
     for score in ("loss", "gradient_norm", "entropy", "batch_rank"):
-        loader, other = (
-            lf.Loader((x, y), B, num_workers=0, score=score, smoothing=0.0, sampler="importance", seed=3, framework="torch") for _ in range(2)
-        )
+        keywords = {"num_workers": 0, "score": score, "smoothing": 0.0, "sampler": "importance", "seed": 3}
+        loader, other = (lf.Loader((x, y), B, framework="torch", **keywords) for _ in range(2))
         for batch, twin in zip(loader, other, strict=True):
-            ours, theirs = loader.linear_cross_entropy(batch.data, w, batch), other.cross_entropy(batch.data @ w.t(), twin)
+            ours = loader.linear_cross_entropy(batch.data, w, batch)
+            theirs = other.cross_entropy(batch.data @ w.t(), twin)
             same([ours, scored(loader, batch)], [theirs, scored(other, twin)], 1e-5)
 
 
@@ -144,7 +146,8 @@ def test_next_tokens_are_shifted_hidden_states():
         losses = F.cross_entropy(F.linear(h[:, :-1], w).transpose(1, 2), y, reduction="none")
         same([ours], [losses.mean()])
         same([scored(loader, batch)], [losses.mean(1).float().detach()], 1e-6)
-        same([ours], [loader.linear_cross_entropy(h[:, :-1].flatten(0, 1), w, batch, target=y.flatten(), weighted=False)])
+        flat = h[:, :-1].flatten(0, 1)
+        same([ours], [loader.linear_cross_entropy(flat, w, batch, target=y.flatten(), weighted=False)])
 
 
 def test_functional_gradients_are_scored_beside_it():
@@ -165,7 +168,8 @@ def test_functional_gradients_are_scored_beside_it():
 def test_a_checkpointed_step_scores_once():
     for loader, batch in made():
         a = parts(B, T)
-        checkpoint(lambda h: loader.linear_cross_entropy(h, a[1], batch), a[0], use_reentrant=False).backward()  # noqa: B023
+        run = lambda h: loader.linear_cross_entropy(h, a[1], batch)  # noqa: B023, E731
+        checkpoint(run, a[0], use_reentrant=False).backward()
         assert a[0].grad is not None and a[1].grad is not None
     stats = loader.stats()
     # One sample has no position that counts, and no score.
@@ -220,8 +224,7 @@ def test_what_does_not_fit_the_batch_is_refused():
     assert "for a batch of 6 samples" in refused(h[:4], w, batch, target=batch.target[:4])
     assert "for a batch of 6 samples" in refused(h[:, :3], w, batch)
     assert "for a batch of 6 samples" in refused(h.flatten(0, 1)[:8], w, batch, target=batch.target.flatten()[:8])
-    assert "give one in each" not in refused(h, w, batch, target=torch.rand(B, T, V))
-    assert "hold" in refused(h, w, batch, target=torch.rand(B, T, V))
+    assert "holds no class indices" in refused(h, w, batch, target=torch.rand(B, T, V))
     assert "hidden of shape (6, 5, 3)" in refused(h[..., :3], w, batch)
     assert "weighted=1 must be True or False" in refused(h, w, batch, weighted=1)
     assert "sequence" in refused(h, w, batch, sequence="median")
@@ -261,7 +264,8 @@ torch.manual_seed(0)
 data = torch.randn(32, 4), torch.randint(7, (32,))
 models = [Model() for _ in range(2)]
 models[1].load_state_dict(models[0].state_dict())
-loaders = [lf.Loader(tuple(v.numpy() for v in data), 4, seed=0, sampler="importance", num_workers=0, framework="torch", score="loss") for _ in range(2)]
+keywords = {"seed": 0, "sampler": "importance", "num_workers": 0, "framework": "torch", "score": "loss"}
+loaders = [lf.Loader(tuple(v.numpy() for v in data), 4, **keywords) for _ in range(2)]
 if way == "ddp":
     run = [DistributedDataParallel(model) for model in models]
 elif way == "fsdp":
@@ -307,7 +311,7 @@ def test_two_ranks_train_one_model_and_a_tensor_parallel_head_is_refused_by_name
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr[-3000:]
     if way == "tensor-parallel":
-        refused = re.findall(r"refused: linear_weight is a DTensor, of a tensor-parallel or sharded head.*", ended.stdout)
+        refused = re.findall(r"refused: linear_weight is a DTensor, of a tensor-parallel or sharded", ended.stdout)
         assert len(refused) == 4, ended.stdout
         return
     found = re.findall(r"rank \d: (\d+) scores, (-?\d+\.\d{6})", ended.stdout)

@@ -133,7 +133,9 @@ class Scores(MadeAgain):
         """As :meth:`lossfeed.Loader.cross_entropy`; `target` is what the other loader delivered."""
         return self._loader.cross_entropy(logits, batch, target=target, **keywords)
 
-    def linear_cross_entropy(self, hidden: Any, linear_weight: Any, batch: Batch, *, target: Any, **keywords: Any) -> Any:
+    def linear_cross_entropy(
+        self, hidden: Any, linear_weight: Any, batch: Batch, *, target: Any, **keywords: Any
+    ) -> Any:
         """As :meth:`lossfeed.Loader.linear_cross_entropy`; `target` is what the other loader delivered."""
         return self._loader.linear_cross_entropy(hidden, linear_weight, batch, target=target, **keywords)
 

@@ -31,16 +31,16 @@ def linear_cross_entropy(
         input: hidden states ``(…, H)``; float16, bfloat16, float32 or float64.
         linear_weight: the head, ``(V, H)``: a parameter, frozen or tied to an embedding as may be.
         target: class indices ``(…)``.
-        row_weight: ``(…)``, a constant factor w of each row's loss. The mean is then sum(w_i l_i) / number of rows whose
-            target is not `ignore_index`.
+        row_weight: ``(…)``, a constant factor w of each row's loss. The mean is then sum(w_i l_i) / number of rows
+            whose target is not `ignore_index`.
 
     Under ``torch.compile`` it is one operator of the graph. ``torch.func`` transforms, forward-mode derivatives, the
     gradient of the gradient and devices without our kernels use torch's operators on whole logits.
 
     Raises:
         SettingsError: shapes, dtypes and devices that do not fit; a DTensor, as tensor-parallel heads are.
-        SampleError: a target outside ``[0, V)``, with its row. On a CUDA device a later call raises, with the row's place
-            in its chunk, because checking at once would stall.
+        SampleError: a target outside ``[0, V)``, with its row. On a CUDA device a later call raises, with the row's
+            place in its chunk, because checking at once would stall.
     """
     settings = linear_bias, ignore_index, label_smoothing, row_weight, reduction
     module = torch_half("linear_cross_entropy").linear_cross_entropy

@@ -81,8 +81,9 @@ def token_losses(losses: Any, batch: Batch[Any, Any]) -> Any:
 
 def by_sample(xp: Any, values: Any, batch: Batch[Any, Any]) -> Any:
     """Values of tokens as one a sample; others as they are. No gradient is recorded."""
-    tokens = token_losses(values, batch)
-    return values if tokens is None else sample_losses(xp, tokens.detach() if hasattr(tokens, "detach") else tokens, batch)
+    if (tokens := token_losses(values, batch)) is None:
+        return values
+    return sample_losses(xp, tokens.detach() if hasattr(tokens, "detach") else tokens, batch)
 
 
 def sample_losses(xp: Any, losses: Any, batch: Batch[Any, Any]) -> Any:

@@ -49,7 +49,7 @@ class Swept(NamedTuple):
     term: torch.Tensor
     """``(R,)`` losses with smoothing, before row weights."""
     rest: torch.Tensor
-    """As :attr:`lossfeed._torch.forward.Forward.rest`."""
+    """See :attr:`lossfeed._torch.forward.Forward.rest`."""
     correct: torch.Tensor
     gradients: _Gradients
     """At hidden states, head and bias; None where not needed."""
@@ -61,7 +61,9 @@ def takes(call: Call) -> bool:
     for tensor in (hidden, weight, bias, target):
         if tensor is None:
             continue
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided or tensor.numel() == 0:
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            return False
+        if tensor.layout != torch.strided or tensor.numel() == 0:
             return False
     if call.dtype not in KINDS or not _rows.native_on(hidden.device):
         return False
@@ -151,29 +153,31 @@ def sweep(
         if of_weight is not None and start == 0 and z.dtype == real:
             torch.mm(z.t(), some, out=of_weight)
         elif of_weight is not None:
-            add_product(z, some, of_weight if start else of_weight.zero_(), max(1, CHUNK_BYTES // (4 * width * real.itemsize)))
+            block = max(1, CHUNK_BYTES // (4 * width * real.itemsize))
+            add_product(z, some, of_weight if start else of_weight.zero_(), block)
         if of_bias is not None:
             of_bias.add_(z.sum(0, dtype=real))
     gradients = of_hidden, of_weight, of_bias
     if softmax is not None:
         return Swept(softmax[0], softmax, softmax[0], gradients)
     if len(found) == 1:
-        return Swept(*found[0], gradients)  # type: ignore[call-arg]
-    term, rest, correct = zip(*found, strict=True)
-    return Swept(torch.cat(term), torch.cat(rest, 1), torch.cat(correct), gradients)
+        term, rest, correct = found[0]
+        return Swept(term, rest, correct, gradients)
+    terms, rests, corrects = zip(*found, strict=True)
+    return Swept(torch.cat(terms), torch.cat(rests, 1), torch.cat(corrects), gradients)
 
 
 def _check_targets(call: Call) -> None:
-    """Refuses a target outside the classes with its row among all rows; the kernels know the chunk's alone. A CUDA device
-    is not waited for: there they do."""
+    """Refuses a target outside the classes with its row among all rows; the kernels know the chunk's alone. A CUDA
+    device is not waited for: there they do."""
     if call.target.is_cuda:
         return
     outside = ((call.target < 0) | (call.target >= len(call.weight))) & (call.target != call.ignore_index)
     if bool(outside.any()):
         row = int(outside.to(torch.uint8).argmax())
         raise SampleError(
-            f"target {int(call.target[row])} of row {row} is outside 0..{len(call.weight)}; fix the label, or pass it as "
-            "ignore_index to leave such rows out"
+            f"target {int(call.target[row])} of row {row} is outside 0..{len(call.weight)}; fix the label, or pass it "
+            "as ignore_index to leave such rows out"
         )
 
 
@@ -249,7 +253,9 @@ def held(call: Call, gradients: _Gradients) -> _Gradients:
     return made[0], made[1], made[2]
 
 
-def scaled(gradient: torch.Tensor | None, like: torch.Tensor | None, factor: torch.Tensor, free: bool) -> torch.Tensor | None:
+def scaled(
+    gradient: torch.Tensor | None, like: torch.Tensor | None, factor: torch.Tensor, free: bool
+) -> torch.Tensor | None:
     """The gradient times `factor`, in the dtype of `like`; in its own memory if that is `free`."""
     if gradient is None or like is None:
         return None
@@ -296,8 +302,12 @@ class LinearLoss(torch.autograd.Function):
             found = of_rows(call, needs, grad, softmax)
         else:
             grad = grad if factor is None else grad * factor
-            each, free = (of_hidden, of_weight, of_bias), not _graph_is_kept()
-            found = tuple(scaled(g, like, grad, free) for g, like in zip(each, call[:3], strict=True))  # type: ignore[assignment]
+            free = not _graph_is_kept()
+            found = (
+                scaled(of_hidden, call.hidden, grad, free),
+                scaled(of_weight, call.weight, grad, free),
+                scaled(of_bias, call.bias, grad, free),
+            )
         return None, *found, *[None] * 6
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
-from .._base.checks import choice, real
+from .._base.checks import choice, flag, real
 from .._base.errors import SettingsError
 from .._base.memory import check_dense
 from .._loss.columns import Columns, check_ignored, check_sequence, known
@@ -41,7 +41,8 @@ def linear_cross_entropy(
     if row_weight is not None:
         row_weight = _check_row_weight(row_weight, input, shape)
     settings = ignore_index, label_smoothing, reduction
-    call = _call(input.reshape(-1, input.shape[-1]), linear_weight, linear_bias, target.reshape(-1), row_weight, *settings)
+    rows = input.reshape(-1, input.shape[-1])
+    call = _call(rows, linear_weight, linear_bias, target.reshape(-1), row_weight, *settings)
     return _shaped(call, _losses(call)[0], shape)
 
 
@@ -59,7 +60,7 @@ def loader_linear_cross_entropy(
     sequence: str,
 ) -> torch.Tensor:
     """See :meth:`lossfeed.Loader.linear_cross_entropy`."""
-    hook.flag("weighted", weighted)
+    flag("weighted", weighted)
     check_sequence(sequence)
     _check_settings(reduction, ignore_index, label_smoothing)
     _check_head("hidden", hidden, linear_weight, linear_bias)
@@ -101,7 +102,8 @@ def _call(
     if torch.is_autocast_enabled(kind) and dtype != torch.float64:
         dtype = torch.get_autocast_dtype(kind)
     row_weight = None if row_weight is None else row_weight.detach().reshape(-1).contiguous()
-    return Call(hidden, weight, bias, class_indices(target), row_weight, dtype, ignore_index, float(label_smoothing), reduction)
+    labels, smoothing = class_indices(target), float(label_smoothing)
+    return Call(hidden, weight, bias, labels, row_weight, dtype, ignore_index, smoothing, reduction)
 
 
 def _losses(call: Call, home: cuda.Home = cuda.UNSEEN) -> tuple[torch.Tensor, Columns | None]:
@@ -145,9 +147,9 @@ def _check_head(name: str, hidden: Any, weight: Any, bias: Any) -> None:
             raise SettingsError(f"{what} must be a torch tensor, not {type(value).__name__}")
         if hasattr(value, "device_mesh"):
             raise SettingsError(
-                f"{what} is a DTensor, of a tensor-parallel or sharded head: linear_cross_entropy needs the whole head on "
-                "each rank. Under FSDP call it in the forward of the module that owns the head, where weights are whole; a "
-                "tensor-parallel head needs loader.cross_entropy(logits.full_tensor(), batch)"
+                f"{what} is a DTensor, of a tensor-parallel or sharded head: linear_cross_entropy needs the whole head "
+                "on each rank. Under FSDP call it in the forward of the module that owns the head, where weights are "
+                "whole; a tensor-parallel head needs loader.cross_entropy(logits.full_tensor(), batch)"
             )
         if not torch.compiler.is_compiling():
             check_dense(what, value)
@@ -157,7 +159,8 @@ def _check_head(name: str, hidden: Any, weight: Any, bias: Any) -> None:
             raise SettingsError(f"{what} is on {value.device}, {name} on {hidden.device}: move them to one device")
         if value.dtype != hidden.dtype and not torch.is_autocast_enabled(hidden.device.type):
             raise SettingsError(
-                f"{what} has dtype {value.dtype}, {name} {hidden.dtype}: give both in one, or call this under torch.autocast"
+                f"{what} has dtype {value.dtype}, {name} {hidden.dtype}: give both in one, or call this under "
+                "torch.autocast"
             )
     shape, head = tuple(hidden.shape), tuple(weight.shape)
     if not shape or len(head) != 2 or shape[-1] != head[1]:
@@ -166,7 +169,8 @@ def _check_head(name: str, hidden: Any, weight: Any, bias: Any) -> None:
             f"{shape[-1] if shape else 'features'}), and {name} (…, features)"
         )
     if bias is not None and tuple(bias.shape) != head[:1]:
-        raise SettingsError(f"linear_bias of shape {tuple(bias.shape)} does not fit {head[0]} classes: it must be {head[:1]}")
+        found = tuple(bias.shape)
+        raise SettingsError(f"linear_bias of shape {found} does not fit {head[0]} classes: it must be {head[:1]}")
 
 
 def _check_target(name: str | None, hidden: torch.Tensor, target: Any) -> torch.Tensor:

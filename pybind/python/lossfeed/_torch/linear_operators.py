@@ -46,26 +46,29 @@ def linear_forward(
         found = sweep(call, needs, upstream(call, None, real, None if divisor_waits(call) else share(call, real)))
     result = reduced(call, found.term)
     result = result.clone() if result is found.term else result
-    return result, found.rest, found.correct, *_given(held(call, found.gradients), hidden)
+    of_hidden, of_weight, of_bias = _given(held(call, found.gradients), hidden)
+    return result, found.rest, found.correct, of_hidden, of_weight, of_bias
 
 
 @linear_forward.register_fake
 def _(  # type: ignore[no-untyped-def]
-    hidden, weight, bias, target, row_weight, dtype, ignore_index, label_smoothing, reduction, needs_hidden, needs_weight, needs_bias
+    hidden, weight, bias, target, row_weight, dtype, ignore_index, label_smoothing, reduction, *needs
 ):
     rows, whole, real = hidden.shape[0], reduction != "none", _real(hidden, dtype)
     late = whole and reduction == "mean" and dtype == torch.float16
 
-    def gradient(like: torch.Tensor | None, needed: bool, waits_in: torch.dtype) -> torch.Tensor:
-        return hidden.new_empty(0) if like is None or not (needed and whole) else like.new_empty(like.shape, dtype=waits_in if late else like.dtype)
+    def gradient(like: Any, needed: bool, waits_in: torch.dtype) -> Any:
+        if like is None or not (needed and whole):
+            return hidden.new_empty(0)
+        return like.new_empty(like.shape, dtype=waits_in if late else like.dtype)
 
     return (
         hidden.new_empty(() if whole else (rows,), dtype=real),
         hidden.new_empty((6, rows), dtype=real),
         hidden.new_empty((rows,), dtype=torch.uint8),
-        gradient(hidden, needs_hidden, dtype),
-        gradient(weight, needs_weight, real),
-        gradient(bias, needs_bias, real),
+        gradient(hidden, needs[0], dtype),
+        gradient(weight, needs[1], real),
+        gradient(bias, needs[2], real),
     )
 
 
@@ -93,10 +96,11 @@ def linear_backward(
 
 @linear_backward.register_fake
 def _(  # type: ignore[no-untyped-def]
-    hidden, weight, bias, target, row_weight, dtype, ignore_index, label_smoothing, needs_hidden, needs_weight, needs_bias, grad, softmax
+    hidden, weight, bias, target, row_weight, dtype, ignore_index, label_smoothing, *rest
 ):
-    kinds = (hidden, needs_hidden), (weight, needs_weight), (bias, needs_bias)
-    return tuple(like.new_empty(like.shape) if needed and like is not None else hidden.new_empty(0) for like, needed in kinds)
+    parts = zip((hidden, weight, bias), rest[:3], strict=True)
+    made = [hidden.new_empty(0) if like is None or not needed else like.new_empty(like.shape) for like, needed in parts]
+    return tuple(made)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: _Outputs) -> None:
@@ -119,8 +123,10 @@ def _backward(ctx: Any, grad: torch.Tensor | None, *_: Any) -> tuple[Any, ...]:
         )
     elif grad is not None:
         grad = grad if factor is None else grad * factor
-        found = tuple(scaled(g.detach(), like, grad, False) if n else None for g, like, n in zip(gradients, likes, ctx.needs))
-    return *(g if n and like is not None else None for g, like, n in zip(found, likes, ctx.needs)), *[None] * 9
+        each = zip(gradients, likes, ctx.needs, strict=True)
+        found = tuple(scaled(g.detach(), like, grad, False) if needed else None for g, like, needed in each)
+    each = zip(found, likes, ctx.needs, strict=True)
+    return *(g if needed and like is not None else None for g, like, needed in each), *[None] * 9
 
 
 torch.library.register_autograd("lossfeed::linear_forward", _backward, setup_context=_save)

@@ -27,7 +27,7 @@ class Mail:
         self._delivers = threading.Lock()
 
     def post(self, ticket: _native.Ticket, floats: Any, counts: Any, norms: bool) -> None:
-        """Queues the copy of float32 ``(k, B)`` scores (loss, grad_norm if `norms`, and maybe entropy) and int32 counts."""
+        """Queues the copy of float32 ``(k, B)`` scores (loss, grad_norm if `norms`, maybe entropy) and int32 counts."""
         if torch.cuda.is_current_stream_capturing():
             raise UsageError(
                 "scores computed by torch's operators cannot be captured in a CUDA graph: score outside of the capture"
