@@ -65,7 +65,7 @@ def here(files, tmp_path, monkeypatch):
         yield tmp_path
 
 
-#: Run elsewhere: in test_image_pages.py, and by type checkers, for the package index's page leaves its model to the reader.
+#: Run elsewhere: in test_image_pages.py; the package index's page leaves its model to the reader, and is type-checked.
 ELSEWHERE = {"pybind/docs/batches.md", "pybind/docs/data.md", "pybind/README.md"}
 RUN = [page for page in READ if any(blocks(page, "python")) and named(page) not in ELSEWHERE]
 #: What a page leaves to its reader.
@@ -75,7 +75,8 @@ import types, lossfeed as lf
 loader, step = lf.Loader("train/", 8, transform=lf.ImageTransform(crop=16, resize=16)), 0
 said = []
 take = lambda *given, **named: said.append((given, named))
-writer, run, mlflow = types.SimpleNamespace(add_scalar=take), types.SimpleNamespace(log=take), types.SimpleNamespace(log_metrics=take)
+made = types.SimpleNamespace
+writer, run, mlflow = made(add_scalar=take), made(log=take), made(log_metrics=take)
 """
 }
 #: Commands that end only when they are told to, and codes of those that ask for a job which is not there.
