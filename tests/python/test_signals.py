@@ -194,7 +194,8 @@ def test_a_state_after_a_signal_that_comes_while_the_loop_waits(number, timeout)
     """Real signals at many moments of a wait: behind it the batch has been taken."""
     with handled():
         for delay in range(16):  # beyond the end of the epoch, which takes 32 ms
-            loader, seen = lf.Loader(Sleepy(0.002), BATCH, num_workers=1, timeout=timeout, framework="numpy", stats=False), []
+            settings = {"num_workers": 1, "timeout": timeout, "framework": "numpy", "stats": False}
+            loader, seen = lf.Loader(Sleepy(0.002), BATCH, **settings), []
             passing = iter(loader)
             timer = threading.Timer(0.002 + 0.003 * delay, signal.pthread_kill, (threading.main_thread().ident, number))
             with contextlib.suppress(KeyboardInterrupt, Preempted):

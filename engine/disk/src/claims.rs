@@ -161,8 +161,8 @@ impl Claims {
         Arc::clone(&self.table)
     }
 
-    /// Looks at what the others fetch, and keeps them from claiming more until [`Self::looked`]. `None` if that cannot be
-    /// had now.
+    /// Looks at what the others fetch, and keeps them from claiming more until [`Self::looked`]. `None` if the lock is
+    /// taken.
     pub(crate) fn look(&mut self, now: Instant) -> Option<Others> {
         if self.resting_until.is_some_and(|until| now < until) {
             return None;
@@ -203,8 +203,8 @@ impl Claims {
         self.table.set(libc::F_UNLCK, LOCKS);
     }
 
-    /// Claims `keys` for the call `ticket`, but for those that others fetch. A call that has waited `since` then waits no
-    /// longer than is of use.
+    /// Claims `keys` for the call `ticket`, except those that others fetch. A call that has waited `since` then waits
+    /// no longer than is of use.
     pub(crate) fn claim(
         &mut self,
         others: &Others,

@@ -41,8 +41,8 @@ impl Disk {
 }
 
 impl Flight {
-    /// Claims `keys`. The first call of it answers at once. Later ones end the claims before, and wait until one of `keys`
-    /// is no longer another's, in all for a bounded time; after `stopped` they may answer anything.
+    /// Claims `keys`. The first call answers at once. Later ones end the claims before, and wait for a bounded time
+    /// until one of `keys` is no longer another's; after `stopped` they may answer anything.
     pub fn claim(&mut self, keys: &[Option<Key>], stopped: &dyn Fn() -> bool) -> Vec<Whose> {
         let ours = || vec![Whose::Ours; keys.len()];
         let waits = self.land();

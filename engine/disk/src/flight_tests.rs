@@ -112,7 +112,7 @@ fn each_sample_is_fetched_once_by_all_together() {
     assert!(disks.iter().all(|disk| disk.numbers().damaged == 0));
 }
 
-/// What the other process does: it claims, says so, and never fetches.
+/// The other process: it claims, says so, and never fetches.
 #[test]
 #[ignore = "only as a process that another test ends"]
 fn claim_and_wait() {

@@ -81,6 +81,9 @@ impl View {
         }
         if self.typing {
             match key.code {
+                // A line feed, which a terminal in raw mode sends as it is.
+                KeyCode::Char('j') if key.modifiers.contains(KeyModifiers::CONTROL) => self.typing = false,
+                KeyCode::Char(_) if key.modifiers.contains(KeyModifiers::CONTROL) => {}
                 KeyCode::Char(c) => self.filter.push(c),
                 KeyCode::Backspace => drop(self.filter.pop()),
                 KeyCode::Enter => self.typing = false,

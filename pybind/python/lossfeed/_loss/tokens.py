@@ -43,7 +43,7 @@ def laid_out(logits: Any, target: Any, batch: Batch[Any, Any]) -> tuple[Any, Any
 
 
 def hidden_rows(hidden: Any, target: Any, batch: Batch[Any, Any]) -> tuple[Any, Any]:
-    """Hidden states as ``(R, H)``, and their class indices: ``(rows, length)`` of packed tokens, else ``(R,)``. A sample
+    """Hidden states as ``(R, H)``, and class indices: ``(rows, length)`` of packed tokens, else ``(R,)``. A sample
     has equally many neighbouring rows.
 
     Raises:
@@ -62,8 +62,8 @@ def hidden_rows(hidden: Any, target: Any, batch: Batch[Any, Any]) -> tuple[Any, 
     if not fits:
         of = f"packed rows {rows}" if batch.documents is not None else f"{rows[0]} samples"
         raise SettingsError(
-            f"hidden of shape {tuple(hidden.shape)} and target of shape {tuple(target.shape)} for a batch of {of}: give hidden "
-            "states (…, features) of this very batch, in its order, and one target for each"
+            f"hidden of shape {tuple(hidden.shape)} and target of shape {tuple(target.shape)} for a batch of {of}: give "
+            "hidden states (…, features) of this very batch, in its order, and one target for each"
         )
     return hidden.reshape(count, hidden.shape[-1]), target.reshape(labels)
 
