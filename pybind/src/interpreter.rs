@@ -46,8 +46,8 @@ pub(crate) fn enter<T>(work: impl FnOnce(Python<'_>) -> T) -> Option<T> {
     })
 }
 
-/// The making of a thread's place. It takes a lock of the interpreter without holding the GIL, and a child that is forked
-/// meanwhile waits for that lock for ever: <https://github.com/python/cpython/issues/112275>, in Python 3.11 before
+/// The making of a thread's place. It takes a lock of the interpreter without holding the GIL; a child forked meanwhile
+/// waits for that lock for ever: <https://github.com/python/cpython/issues/112275>, in Python 3.11 before
 /// 3.11.10.
 struct Entry;
 

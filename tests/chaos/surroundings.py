@@ -26,7 +26,7 @@ BATCH = 8
 
 
 def forks(case: Case) -> None:
-    """Children make loaders of their own, with 4, 8 and 16 threads on both sides, by ``os.fork`` and by multiprocessing."""
+    """Children of ``os.fork`` and of multiprocessing make loaders of their own, 4, 8 and 16 threads on both sides."""
     import lossfeed as lf
 
     tier = {"disk": str(case.place / "tier"), "disk_bytes": "64MiB", "latency": 0.0001}

@@ -144,7 +144,7 @@ def test_wherever_it_falls_every_sample_comes_once(way, before, error):
 
 
 def test_a_signal_never_falls_into_a_queue_of_worker_processes():
-    """Its lock would stay taken, and the end of the queue would wait for it for ever. Threads of its own put into it."""
+    """Its lock would stay taken, and closing the queue would wait for it for ever. A thread of its own puts into it."""
     seen = []
     putting = multiprocessing.queues.Queue.put
     with lf.Loader(Items(), BATCH, num_workers=2, persistent_workers=True, framework="torch", stats=False) as loader:

@@ -82,7 +82,7 @@ def _positional(frame: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def kept_while(forking: bool) -> Iterator[None]:
-    """Keeps signals that have handlers in Python until processes are forked. Python runs functions of its own after each
+    """Keeps signals that have handlers in Python until processes are forked. Python runs functions of its own after a
     fork (logging's, for one), and an exception that a handler raises in them is printed and lost."""
     handlers: dict[int, Any] = {}
     came: list[int] = []

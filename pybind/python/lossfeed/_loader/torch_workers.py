@@ -226,7 +226,7 @@ class TorchReading:
         loader = self._loader
 
         def make() -> Any:
-            # `batches` ends it wherever a signal interrupts this: torch's own __del__ waits, and a signal in it is lost.
+            # `batches` ends it if a signal interrupts this: torch's own __del__ waits, and a signal in it is lost.
             kind = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
             made = batches.inner = kind.__new__(kind)
             made.__init__(loader)
