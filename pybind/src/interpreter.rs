@@ -16,7 +16,7 @@ static ENTERING: AtomicUsize = AtomicUsize::new(0);
 static FORKS: AtomicUsize = AtomicUsize::new(0);
 /// The longest that a fork and an entry wait for each other.
 const FORK_WAITS: Duration = Duration::from_secs(1);
-const ENTRY_WAITS: Duration = Duration::from_millis(20);
+const ENTRY_WAITS: Duration = Duration::from_millis(200);
 
 /// Whether the interpreter is about to go.
 pub(crate) fn leaving() -> bool {

@@ -372,8 +372,9 @@ def together(case: Case) -> None:
                 begun[0].send_signal(end)
             said = [process.communicate(timeout=100)[0].split("\n")[-2].split() for process in begun[end is not None :]]
         finally:
-            begun[0].kill()
-            begun[0].wait()
+            for process in begun:
+                process.kill()
+                process.wait()
         case.check(all(words[:2] == ["0", "True"] for words in said), f"beside one that got {end}: {said}")
         requests = sum(int(words[2]) for words in said)
         case.count("objects read", requests)

@@ -21,7 +21,7 @@ import torch
 from handed_out import HANDED_OUT
 
 import lossfeed as lf
-from lossfeed._base.signals import of_signal
+from lossfeed._base.signals import kept_while, of_signal
 from lossfeed._loader.epoch_pass import Pass
 
 SAMPLES, BATCH = 16, 4
@@ -435,6 +435,22 @@ def test_a_handlers_exception_in_a_log_handler_is_raised_and_costs_no_batch():
             assert raised and got == [i for i in range(SAMPLES) if i != 9]
     finally:
         logger.removeHandler(raising)
+
+
+def test_each_signal_that_was_kept_is_raised_though_a_handler_before_raises():
+    seen = []
+
+    def first(*_):
+        seen.append("first")
+        raise Preempted
+
+    with handled(first), handled(lambda *_: seen.append("second"), signal.SIGUSR2), pytest.raises(Preempted):
+        with kept_while(forking=True):
+            signal.raise_signal(signal.SIGUSR1)
+            signal.raise_signal(signal.SIGUSR2)
+            assert not seen
+    assert seen == ["first", "second"]
+    assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
 
 
 @pytest.mark.parametrize("cache", [None, 4096])

@@ -61,6 +61,9 @@ def test_a_summary_of_a_run_says_what_came_of_it():
     assert said["waited"].endswith("%") and "of the time" in said["waited"] and said["scores"].startswith("128;")
     loader.close()
     assert rows(loader)["now"] == "closed" and "closed" in repr(loader)
+    with lf.Loader(ARRAYS, 8, cache="100%", sampler="auto", num_workers=0) as loader:
+        assert rows(loader)["order"] == "auto chose uniform: the cache holds every sample"
+    assert rows(loader)["order"] == "auto"
 
 
 def test_a_summary_names_ranks_pages_of_bad_samples_and_the_last_change(monkeypatch):

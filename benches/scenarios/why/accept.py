@@ -92,7 +92,7 @@ def main() -> int:
                 print(text[-1500:], flush=True)
     print(f"\nverdicts right: {right} of {2 * len(args.only)}; what-ifs within 20 %: {near} of {foretold}")
     print(record.csv)
-    return 0
+    return int(right < 2 * len(args.only))
 
 
 if __name__ == "__main__":

@@ -43,7 +43,8 @@ CASES = [
         "shuffle=True,",
         'cache="1MiB", sampler="auto",',
         "More readers cannot help: the link is full. A cache for a quarter of the samples does, if the run trains on\n"
-        "what is in it again: `auto` chooses `replay`, which fetches a quarter of every batch.",
+        "what is in it again: `auto` chooses `replay`, which fetches a quarter of every batch. `echo` reads as few bytes\n"
+        "without scores; both train on repeats, so compare accuracy ([samplers](samplers.md)).",
     ),
     Case(
         "large_pictures.py",

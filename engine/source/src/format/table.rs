@@ -167,7 +167,7 @@ impl Part {
             // Text without a letter is text.
             Self::Files(files) if files.payload_bytes(id) == 0 => {}
             Self::Files(files) => {
-                let mut answer = Ok(());
+                let mut answer = Err(Error::internal("a part's file was not answered for"));
                 files.fetch(&[id], &mut |_, payload| {
                     answer = payload.map(|payload| into.extend_from_slice(payload.data));
                     ControlFlow::Continue(())

@@ -104,8 +104,18 @@ def kept_while(forking: bool) -> Iterator[None]:
         yield
     finally:
         over = True
-        for number, handler in handlers.items():
-            if signal.getsignal(number) is instead:
-                signal.signal(number, handler)
-        for number in came:
-            signal.raise_signal(number)
+        try:
+            for number, handler in handlers.items():
+                if signal.getsignal(number) is instead:
+                    signal.signal(number, handler)
+        finally:
+            _raise_all(came)
+
+
+def _raise_all(came: list[int]) -> None:
+    """Raises each signal, also where the handler of one before raises."""
+    if came:
+        try:
+            signal.raise_signal(came[0])
+        finally:
+            _raise_all(came[1:])

@@ -56,7 +56,8 @@ def hidden_rows(hidden: Any, target: Any, batch: Batch[Any, Any]) -> tuple[Any, 
         fits = math.prod(rows) == count and all(len(own) == 1 or own == rows for own in (shape, labels))
         labels = rows
     elif fits:
-        whole = rows[0] in (shape[:1] + labels[:1]) or _sequences(batch, count) is not None
+        whole = all(len(own) < 2 or own[:1] == rows[:1] for own in (shape, labels))
+        whole = whole and (rows[0] in (shape[:1] + labels[:1]) or _sequences(batch, count) is not None)
         fits = whole and (count % rows[0] == 0 if rows[0] else count == 0)
         labels = (count,)
     if not fits:

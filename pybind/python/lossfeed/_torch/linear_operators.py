@@ -119,9 +119,8 @@ def _(  # type: ignore[no-untyped-def]
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: _Outputs) -> None:
     ctx.settings, ctx.needs = inputs[5:9], inputs[9:]
-    waits = inputs[8] == "mean" and inputs[5] == torch.float16
-    real = _real(inputs[0], inputs[5])
-    factor = share(Call(*inputs[:9]), real) if waits else None
+    call = Call(*inputs[:9])
+    factor = share(call, _real(call.hidden, call.dtype)) if divisor_waits(call) else None
     softmax = output[1][2:4].detach() if inputs[8] == "none" else None
     ctx.save_for_backward(*inputs[:5], factor, softmax, *output[3:])
     ctx.set_materialize_grads(False)
