@@ -321,7 +321,7 @@ CASES = {
         busy, ("ok", "compute-bound"), (None,), {"width": 512, "batch_size": 64, "item": 1, "num_workers": 1}
     ),
     "tiny model": Case(tiny, ("ok", "compute-bound"), (None,), {"batch_size": 64, "steps": 1500}),
-    "paused": Case(paused, ("ok", "compute-bound"), (None,), {"pause": 3, "num_workers": 1}),
+    "paused": Case(paused, ("ok", "compute-bound"), (None,), {"pause": 3, "num_workers": 1, "step_ms": 30}),
 }  # fmt: skip
 
 
