@@ -213,7 +213,7 @@ def test_a_program_that_cannot_be_measured_runs_as_without_it(tmp_path, batch):
 
 
 def test_what_a_program_ignores_it_ignores_under_why_too(tmp_path):
-    """As under `nohup`, and where the parent ignores its children's ends."""
+    """Signals are ignored under `nohup`, and ends of children by some parents."""
     script = """
     import signal
     sys.exit(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN and 9)

@@ -3,8 +3,8 @@
     python benches/scenarios/why/cost.py [--rounds 7] [--traceml PYTHON] [--record FOLDER]
 
 The step is a small network whose computing is set to a millisecond and to ten; the samples are in memory. With a worker
-process the loop waits for its hand-over. Rounds of the ways alternate; ``more`` is the median over rounds of a way's step
-less the plain program's in the same round.
+process the loop waits for its hand-over. Rounds of the ways alternate; ``more`` is the median over rounds of a way's
+step less the plain program's in the same round.
 ``--traceml`` names a Python that has ``traceml-ai`` and torch.
 """
 
@@ -71,7 +71,7 @@ def once(way: str, python: str, file: Path, spin_ms: float, steps: int, workers:
     if way == "traceml":
         command = [str(Path(python).parent / "traceml"), "run", str(file), "--args", *program[2:]]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, cwd=file.parent)
     line = next((line for line in done.stdout.splitlines() if "STEP {" in line), None)
     if line is None:
         raise SystemExit(f"{way}: {done.stdout[-800:]}\n{done.stderr[-1500:]}")
