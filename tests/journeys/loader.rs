@@ -244,10 +244,13 @@ fn the_cache_never_exceeds_its_limit() {
     std::thread::scope(|scope| {
         let watcher = scope.spawn(|| {
             let mut highest = 0.0f64;
-            while !done.load(Relaxed) {
+            loop {
+                let last = done.load(Relaxed);
                 highest = highest.max(stat(&e, "arena_used_bytes"));
+                if last {
+                    return highest;
+                }
             }
-            highest
         });
         for _ in 0..20 {
             epoch(&e, |_| {});
