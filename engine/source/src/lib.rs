@@ -32,10 +32,10 @@ mod wrap;
 
 pub use decode::{Decoder, ImageMode, MAX_PIXELS, Resize, Scratch, ending_of, endings};
 pub use format::{Arrays, Place, Records};
-pub use options::{DiskTier, OnShard, OpenOptions, Throttle};
+pub use options::{DiskTier, OnShard, OpenOptions, PoolTier, Throttle};
 pub use place::{SCHEMES, Scheme, open, open_in};
 pub use sample::{
-    CircuitNumbers, Decisions, Fields, Fingerprint, Form, Payload, Piece, PieceKind, SIZE_UNKNOWN, Source, Traffic,
+    CircuitNumbers, Decisions, Fields, Fingerprint, Form, Payload, Piece, PieceKind, PoolNumbers, SIZE_UNKNOWN, Source, Traffic,
     apart,
 };
 pub use shown::without_secrets;

@@ -267,18 +267,23 @@ fn reading(screen: &mut Screen, engine: &Engine) {
         let held = pair(engine.counter("read_ahead_bytes"), engine.counter("read_ahead_limit_bytes"));
         screen.line([format!("window  {held}, {changed}").into()]);
     }
-    let state = engine.counter("disk_circuit").and_then(circuit::State::of_code);
-    let used = ["disk_hits_total", "disk_misses_total", "disk_skipped_total", "disk_bytes"];
-    if let Some(state) = state.filter(|_| used.iter().any(|name| engine.counter(name).is_some_and(|n| n > 0))) {
-        let why = engine.counter("disk_circuit_reason").and_then(circuit::Why::of_code);
-        let why = why.map(|why| format!(" (last: {why}), opened {} times", count("disk_opened_total")));
+    for tier in ["disk", "pool"] {
+        let number = |name: &str| engine.counter(&format!("{tier}_{name}"));
+        let state = number("circuit").and_then(circuit::State::of_code);
+        let used = ["hits_total", "misses_total", "skipped_total", "bytes"];
+        let Some(state) = state.filter(|_| used.iter().any(|name| number(name).is_some_and(|n| n > 0))) else {
+            continue;
+        };
+        let count = |name: &str| count(&format!("{tier}_{name}"));
+        let why = number("circuit_reason").and_then(circuit::Why::of_code);
+        let why = why.map(|why| format!(" (last: {why}), opened {} times", count("opened_total")));
         let text = format!(
-            "disk    breaker {state}{}   hits {}   misses {}   failed {}   skipped {}",
+            "{tier}    breaker {state}{}   hits {}   misses {}   failed {}   skipped {}",
             why.unwrap_or_default(),
-            count("disk_hits_total"),
-            count("disk_misses_total"),
-            count("disk_failed_total"),
-            count("disk_skipped_total"),
+            count("hits_total"),
+            count("misses_total"),
+            count("failed_total"),
+            count("skipped_total"),
         );
         let style = if state == circuit::State::Closed { Style::new() } else { Style::new().fg(Color::Yellow) };
         screen.line([Cell(text, style)]);

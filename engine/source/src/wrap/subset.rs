@@ -8,7 +8,7 @@ use lossfeed_disk::Numbers;
 
 use crate::error::{Error, Result};
 use crate::random::{Purpose, generator, shuffle};
-use crate::sample::{CircuitNumbers, Decisions, Fingerprint, Form, Payload, Piece, Source, Traffic};
+use crate::sample::{CircuitNumbers, Decisions, Fingerprint, Form, Payload, Piece, PoolNumbers, Source, Traffic};
 use crate::types::{SampleId, TensorSpec};
 
 /// Sample k is sample `ids[k]` of the inner source.
@@ -166,6 +166,9 @@ impl Source for Subset {
     }
     fn circuit(&self) -> Option<CircuitNumbers> {
         self.inner.circuit()
+    }
+    fn pool(&self) -> Option<(PoolNumbers, CircuitNumbers)> {
+        self.inner.pool()
     }
     fn tell(&self, decisions: &Arc<Decisions>) {
         self.inner.tell(decisions);

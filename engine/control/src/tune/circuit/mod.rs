@@ -54,7 +54,7 @@ pub enum Leave {
 /// How a call went.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Samples that the tier gave.
+    /// Samples that the tier gave, or was asked for over a network and does not have: such a question costs as much.
     pub answers: u64,
     /// Samples that it has and could not read.
     pub failures: u64,
@@ -197,6 +197,11 @@ impl Circuit {
         let each = took_us as f64 / answers as f64;
         let share = (answers as f64 / SMOOTHED).min(1.0);
         self.alone_us = Some(self.alone_us.map_or(each, |us| us + share * (each - us)));
+    }
+
+    /// What the source took for a sample by what the tier has recorded: believed until the source itself was asked.
+    pub fn recorded(&mut self, us: Option<f64>) {
+        self.alone_us = self.alone_us.or(us);
     }
 
     /// A call that had `leave` is over.
