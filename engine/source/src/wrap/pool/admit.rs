@@ -8,37 +8,33 @@ use std::time::Duration;
 
 use redis::Cmd;
 
-/// `sizes` has the bytes of every sample by name, and their sum under the empty name; `due` has when each expires.
+/// `sizes` has the bytes of every sample by name, and their sum under the empty name; `due` has when each expires. A
+/// sample takes 320 bytes beside its value: its names and numbers here.
 const SCRIPT: &str = "
 local sizes, due, prefix = KEYS[1], KEYS[2], KEYS[3]
 local ttl, budget = tonumber(ARGV[1]), tonumber(ARGV[2])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local function leaves(name)
-  local bytes = redis.call('HGET', sizes, name)
-  if bytes then
-    redis.call('HINCRBY', sizes, '', -bytes)
-    redis.call('HDEL', sizes, name)
-  end
+for _, name in ipairs(redis.call('ZRANGEBYSCORE', due, '-inf', now, 'LIMIT', 0, 1000)) do
+  redis.call('HINCRBY', sizes, '', -(redis.call('HGET', sizes, name) or 0))
+  redis.call('HDEL', sizes, name)
   redis.call('ZREM', due, name)
 end
-for _, name in ipairs(redis.call('ZRANGEBYSCORE', due, '-inf', now, 'LIMIT', 0, 1000)) do leaves(name) end
 local answers = {}
 for k = 3, #ARGV, 3 do
   local name, replace, value = ARGV[k], ARGV[k + 1], ARGV[k + 2]
-  local key, answer = prefix .. name, 0
-  local there = redis.call('EXISTS', key) == 1
-  if not there or replace == '1' then
-    leaves(name)
-    local bytes = #value + 320
-    if (tonumber(redis.call('HGET', sizes, '')) or 0) + bytes <= budget then
-      redis.call('SET', key, value, 'PX', ttl)
+  local answer, bytes = 0, #value + 320
+  local held = tonumber(redis.call('HGET', sizes, name)) or 0
+  local total = tonumber(redis.call('HGET', sizes, '')) or 0
+  if total - held + bytes <= budget then
+    local set
+    if replace == '1' then set = redis.call('SET', prefix .. name, value, 'PX', ttl)
+    else set = redis.call('SET', prefix .. name, value, 'PX', ttl, 'NX') end
+    if set then
       redis.call('HSET', sizes, name, bytes)
-      redis.call('HINCRBY', sizes, '', bytes)
+      redis.call('HINCRBY', sizes, '', bytes - held)
       redis.call('ZADD', due, now + ttl, name)
       answer = 1
-    elseif there then
-      redis.call('UNLINK', key)
     end
   end
   answers[#answers + 1] = answer

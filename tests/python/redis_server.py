@@ -1,0 +1,127 @@
+"""A redis-server on this machine for the tests of the pool, and the least client that asks it.
+
+    with Redis(tmp_path) as redis:
+        lf.open(folder, pool=redis.url)
+        redis.ask("FLUSHALL")
+
+The program is what ``REDIS_SERVER`` names, the one on PATH, or what ``.ci/redis`` unpacked.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+_UNPACKED = Path(__file__).parents[2] / "target/tools/redis/usr/bin/redis-server"
+
+
+def program() -> str | None:
+    """Where redis-server is, if it is here."""
+    return os.environ.get("REDIS_SERVER") or shutil.which("redis-server") or (str(_UNPACKED) if _UNPACKED.exists() else None)
+
+
+class Redis:
+    """A server with nothing in it, on a port of the loopback and a unix socket; a context manager."""
+
+    def __init__(self, folder: Path, *options: str, port: int | None = None, password: str = "") -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.options, self.password = folder, options, password
+        self.port = free_port() if port is None else port
+        self.socket = str(folder / "s")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://{f':{self.password}@' if self.password else ''}127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        binary = Path(program() or "redis-server")
+        libraries = [str(path) for path in binary.parents[1].glob("lib/*-linux-*")]
+        env = {**os.environ, "LD_LIBRARY_PATH": ":".join(libraries)}
+        password = ["--requirepass", self.password] if self.password else []
+        with open(self.folder / "log", "ab") as log:
+            self._process = subprocess.Popen(
+                [binary, "--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", self.socket, "--save", "",
+                 "--appendonly", "no", "--dir", str(self.folder), *password, *self.options],
+                stdout=log, stderr=log, env=env)  # fmt: skip
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                return self._hello()
+            except OSError:
+                assert self._process.poll() is None and time.monotonic() < deadline, (self.folder / "log").read_text()
+                time.sleep(0.01)
+
+    def _hello(self) -> None:
+        self.ask("PING")
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def send_signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def __enter__(self) -> Redis:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def ask(self, *words: str | bytes) -> Any:
+        """The answer to one command; an error's text is raised."""
+        with socket.create_connection(("127.0.0.1", self.port), 10) as link, link.makefile("rb") as answers:
+            if self.password:
+                link.sendall(request("AUTH", self.password))
+                read(answers)
+            link.sendall(request(*words))
+            return read(answers)
+
+    def keys(self) -> list[bytes]:
+        """The keys of samples."""
+        return [key for key in self.ask("KEYS", "lossfeed:*") if len(key.rpartition(b":")[2]) == 32]
+
+    def calls(self) -> dict[str, int]:
+        """How often each command was called since ``CONFIG RESETSTAT``."""
+        lines = self.ask("INFO", "commandstats").decode().split()
+        return {line[8:].partition(":")[0]: int(line.partition("calls=")[2].partition(",")[0]) for line in lines if line.startswith("cmdstat_")}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def request(*words: str | bytes) -> bytes:
+    """A command as it is sent."""
+    parts = [word.encode() if isinstance(word, str) else word for word in words]
+    return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
+
+
+def read(answers: Any) -> Any:
+    """The next answer."""
+    line = answers.readline()
+    if not line:
+        raise ConnectionError("the server closed the connection")
+    kind, rest = line[:1], line[1:-2]
+    if kind == b"-":
+        raise RuntimeError(rest.decode())
+    if kind == b":":
+        return int(rest)
+    if kind == b"$":
+        return None if rest == b"-1" else answers.read(int(rest) + 2)[:-2]
+    if kind == b"*":
+        return [read(answers) for _ in range(int(rest))]
+    return rest
