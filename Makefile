@@ -13,6 +13,7 @@ SHELL       := /bin/bash
 # MINUTES, SEED, ONLY, OUT  `make chaos`: how long; what it is drawn from (empty: a new one, printed); attacks, with commas (kills,
 #        faults, datasets, losses, processes, files, formats, memory, fuzz, ptx; empty: all); the folder of its JSON
 # PYTHONS `make packages`: the interpreters that try the wheels; empty = python3.11 to python3.14
+# REPOSITORY  `make packages`: https://HOST/OWNER/NAME, for the addresses in a release's metadata
 # PYTHON the interpreter to make .venv from; empty = the newest python3 >= 3.11 that is found
 JOBS   ?= 2
 DATA   ?=
@@ -23,12 +24,13 @@ MINUTES ?= 10
 SEED   ?=
 ONLY   ?=
 OUT    ?=
+REPOSITORY ?=
 
 export CARGO_BUILD_JOBS := $(JOBS)
-export JOBS TORCH PYTHON
+export JOBS TORCH PYTHON REPOSITORY
 VENV := .venv
 
-.PHONY: help run test test-integrations chaos bench gpu gpu-bundle lint venv wheel packages clean
+.PHONY: help run test test-integrations chaos bench gpu gpu-bundle lint venv wheel docs packages clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,7 +68,11 @@ venv: ## .venv with PyTorch and the build tools
 wheel: venv ## the release wheel, built and installed into .venv (nothing happens when nothing changed)
 	@.ci/wheel release
 
-packages: ## wheels for x86-64 and aarch64 and a source distribution in dist/packages, audited and tried; PYTHONS="python3.11 python3.14"
+docs: ## the pages for users as a site, in dist/docs; dead links fail
+	@.ci/wheel demo
+	@$(VENV)/bin/python .ci/docs
+
+packages: ## wheels for x86-64 and aarch64 and a source distribution in dist/packages, audited and tried; PYTHONS="python3.11 python3.14"; a release sets REPOSITORY=https://HOST/OWNER/NAME
 	@.ci/packages
 
 clean: ## forget .venv, wheels, bundles and cargo's output

@@ -1,9 +1,11 @@
 //! Everything a user tunes, as plain values. Components (a source, a decoder, a device) are handed in beside them.
 
+mod beside;
 mod images;
 mod kept;
 mod workers;
 
+pub use beside::{BesidePart, BesideRole, BesideSettings, Stored};
 pub use images::{AugmentOf, AugmentSettings, CropOf, CropSettings, ImageSteps, JitterSettings, MixSettings};
 
 use crate::error::{Error, Result};
@@ -243,6 +245,9 @@ pub struct Settings {
     /// and mirrors.
     #[serde(default)]
     pub augment: Option<AugmentSettings>,
+    /// What the loader's threads make of masks and boxes, on any device. `None`: samples have none.
+    #[serde(default)]
+    pub beside: Option<BesideSettings>,
     /// How batches get to a GPU, by [`crate::engine::Courier`]. `None`: the way that is measured to be the fastest when
     /// the engine is made. On paths other than the gathered one a batch's cached samples are not in its slot
     /// ([`crate::staging::BatchSlot::gather`]).
@@ -300,6 +305,7 @@ impl Default for Settings {
             crop: None,
             jitter: None,
             augment: None,
+            beside: None,
             copy_path: gathered(),
             policy: None,
             sampler: SamplerSettings::default(),

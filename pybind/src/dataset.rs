@@ -32,8 +32,11 @@ struct Callback {
     samples: usize,
     form: Form,
     data_bytes: usize,
-    /// What each sample had when it was read last, tail included; none where all are alike.
-    sizes: Vec<AtomicU32>,
+    /// Bytes of each sample when it was read last, tail included, and of the tail behind its picture; none where all are
+    /// alike.
+    sizes: Vec<[AtomicU32; 2]>,
+    /// Of items with an encoded picture, which comes first in what Python packs: the numbers of their tails' lengths.
+    picture: Option<usize>,
     target: TensorSpec,
     description: String,
     classes: Vec<String>,
@@ -67,10 +70,31 @@ impl Callback {
         held.ok_or(lost.unwrap_or(Lost::Leaving))
     }
 
-    fn note_size(&self, id: SampleId, bytes: usize) {
-        if let Some(size) = self.sizes.get(id as usize) {
-            size.store(u32::try_from(bytes).unwrap_or(UNKNOWN), Relaxed);
+    fn note_size(&self, id: SampleId, bytes: usize, tail_bytes: usize) {
+        if let Some(sizes) = self.sizes.get(id as usize) {
+            for (size, bytes) in sizes.iter().zip([bytes, tail_bytes]) {
+                size.store(u32::try_from(bytes).unwrap_or(UNKNOWN), Relaxed);
+            }
         }
+    }
+
+    fn size(&self, id: SampleId, which: usize) -> Option<u64> {
+        self.sizes.get(id as usize).map(|sizes| match sizes[which].load(Relaxed) {
+            UNKNOWN => SIZE_UNKNOWN,
+            bytes => u64::from(bytes),
+        })
+    }
+
+    /// A sample as it travels, of what Python packed.
+    fn sample<'a>(&self, id: SampleId, packed: &'a [u8], room: &'a mut Vec<u8>) -> Result<&'a [u8]> {
+        let Some(lengths) = self.picture else {
+            self.note_size(id, packed.len(), 0);
+            return Ok(packed);
+        };
+        let tail = picture_first(packed, lengths, self.form.tailed(), room)
+            .ok_or_else(|| Error::internal("an item without its picture"))?;
+        self.note_size(id, room.len(), tail);
+        Ok(room)
     }
 
     /// Calls Python for `ids`, on the thread that may.
@@ -120,13 +144,13 @@ impl Callback {
                     return;
                 }
             };
-            let mut fatal = None;
+            let (mut fatal, mut room) = (None, Vec::new());
             for item in items.each {
                 let name = || format!("dataset item {} raised", ids[done]);
                 let answered = match item {
                     Item::Sample(data, target) => {
-                        self.note_size(ids[done], data.len());
-                        sink(done, Ok(Payload::new(&items.data[data], &items.targets[target])))
+                        let data = self.sample(ids[done], &items.data[data], &mut room);
+                        sink(done, data.map(|data| Payload::new(data, &items.targets[target])))
                     }
                     Item::Bad(words) => sink(done, Err(Error::sample(words))),
                     Item::Raised(raised) => sink(done, Err(Error::sample(name()).because(raised))),
@@ -152,6 +176,24 @@ impl Callback {
     }
 }
 
+/// Of a tail of so many `lengths` whose first part is a picture: the picture, and if it is `tailed`, the tail of the
+/// others and the picture's length. Returns the tail's bytes; `None` for what is no such tail.
+fn picture_first(packed: &[u8], lengths: usize, tailed: bool, into: &mut Vec<u8>) -> Option<usize> {
+    let (numbers, parts) = packed.split_at_checked(8 * lengths)?;
+    let (length, others) = numbers.split_first_chunk::<8>()?;
+    let picture = usize::try_from(u64::from_ne_bytes(*length)).ok()?;
+    into.clear();
+    into.extend_from_slice(parts.get(..picture)?);
+    if !tailed {
+        return Some(0);
+    }
+    into.extend_from_slice(others);
+    into.extend_from_slice(parts.get(picture.next_multiple_of(8)..).unwrap_or_default());
+    let tail = into.len() - picture;
+    into.extend_from_slice(length);
+    Some(tail)
+}
+
 /// What concerns every sample that was asked for.
 fn for_all(raised: PyErr) -> (ErrorKind, Raised) {
     let is_fatal = |py: Python<'_>| !raised.is_instance_of::<PyException>(py) || interpreter::of_signal(py, &raised);
@@ -171,18 +213,19 @@ impl EngineSource for Callback {
     }
 
     fn payload_bytes(&self, id: SampleId) -> u64 {
-        match self.sizes.get(id as usize) {
-            _ if id as usize >= self.samples => 0,
-            None => self.data_bytes as u64,
-            Some(size) => match size.load(Relaxed) {
-                UNKNOWN => SIZE_UNKNOWN,
-                bytes => u64::from(bytes),
-            },
-        }
+        if id as usize >= self.samples { 0 } else { self.size(id, 0).unwrap_or(self.data_bytes as u64) }
     }
 
-    fn remember(&self, id: SampleId, payload_bytes: u32, _tail_bytes: u32) {
-        self.note_size(id, payload_bytes as usize);
+    fn sized(&self) -> bool {
+        self.sizes.is_empty()
+    }
+
+    fn tail_bytes(&self, id: SampleId) -> u64 {
+        self.size(id, 1).unwrap_or(0)
+    }
+
+    fn remember(&self, id: SampleId, payload_bytes: u32, tail_bytes: u32) {
+        self.note_size(id, payload_bytes as usize, tail_bytes as usize);
     }
 
     fn name(&self, id: SampleId) -> String {
@@ -304,7 +347,8 @@ pub(crate) fn numbers_source(
     Source::wrap(py, Arc::new(source), "auto", None)
 }
 
-/// A dataset whose samples come from the Python callable `fetch`, called in `turns` on the threads of `readers`.
+/// A dataset whose samples come from the Python callable `fetch`, called in `turns` on the threads of `readers`. With
+/// `picture`, the first of so many lengths in their tails is an encoded picture's.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)] // Python passes them by name
 pub(crate) fn dataset_source(
@@ -318,19 +362,23 @@ pub(crate) fn dataset_source(
     target_spec: PySpec,
     description: String,
     classes: Vec<String>,
+    picture: Option<usize>,
 ) -> PyResult<Source> {
     let (mut data, target) =
         (data.into_iter().map(spec::from_python).collect::<PyResult<Vec<_>>>()?, spec::from_python(target_spec)?);
     let data_bytes = data.iter().map(TensorSpec::bytes).sum();
     let form = match data.pop() {
+        _ if picture.is_some() => Form::Images { tailed },
         Some(only) if data.is_empty() && !tailed => Form::Rows(only),
         last => {
             data.extend(last);
             Form::Fields(Fields::new(data, tailed).map_err(raise)?)
         }
     };
-    let sizes = (0..if tailed { samples } else { 0 }).map(|_| AtomicU32::new(UNKNOWN)).collect();
+    let varies = tailed || picture.is_some();
+    let sizes = (0..if varies { samples } else { 0 }).map(|_| [UNKNOWN; 2].map(AtomicU32::new)).collect();
     let turns = turns.clone();
-    let source = Callback { fetch, readers, turns, samples, form, data_bytes, sizes, target, description, classes };
+    let source =
+        Callback { fetch, readers, turns, samples, form, data_bytes, sizes, picture, target, description, classes };
     Source::wrap(py, Arc::new(source), "auto", None)
 }

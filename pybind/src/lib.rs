@@ -22,6 +22,7 @@ mod passing;
 mod plans;
 mod policies;
 mod process;
+mod progress;
 mod samplers;
 mod scores;
 mod source;

@@ -126,7 +126,7 @@ impl Visit for Words {
 }
 
 /// `text` without secrets of addresses and without characters that steer a terminal, at most [`LONGEST`] bytes or so.
-fn presentable(text: &str) -> String {
+pub(crate) fn presentable(text: &str) -> String {
     let mut out = String::with_capacity(text.len().min(LONGEST));
     for c in without_secrets(text).chars() {
         if out.len() >= LONGEST {

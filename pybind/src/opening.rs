@@ -11,6 +11,7 @@ use lossfeed_sync::Mutex;
 use pyo3::prelude::*;
 
 use crate::errors::{caught, outside, raise};
+use crate::progress::Progress;
 
 /// Longest wait before signals are looked at.
 const PATIENCE: Duration = Duration::from_millis(50);
@@ -21,6 +22,7 @@ const LEAVE: Duration = Duration::from_secs(1);
 pub(crate) fn interruptibly<T: Send + 'static>(
     py: Python<'_>,
     stop: &Stop,
+    mut progress: Progress,
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> PyResult<T> {
     let (done, mut result) = sync_channel(1);
@@ -41,7 +43,7 @@ pub(crate) fn interruptibly<T: Send + 'static>(
         match outside(py, move || Ok(waited.recv_timeout(PATIENCE)))? {
             Ok(opened) => return opened.map_err(raise),
             Err(RecvTimeoutError::Disconnected) => return Err(raise(Error::internal("a thread was lost"))),
-            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Timeout) => progress.show(),
         }
         if let Err(raised) = py.check_signals() {
             stop.ask();

@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 use crate::buffer::{Buffer, Input};
 use crate::errors::{outside, raise};
 use crate::opening::interruptibly;
+use crate::progress::Progress;
 use crate::spec::{self, PySpec};
 
 /// An opened dataset and how its samples are decoded. Cheap to share; it keeps nothing in memory but the index.
@@ -205,6 +206,7 @@ pub(crate) fn open_source(
         None => None,
         Some((url, bytes, ttl_s)) => Some(PoolTier { url, bytes, ttl: seconds("pool_ttl", ttl_s)? }),
     };
+    let progress = Progress::of(url);
     let options = OpenOptions {
         throttle,
         connections,
@@ -219,11 +221,12 @@ pub(crate) fn open_source(
         disk,
         pool,
         chaos,
+        on_shard: Some(progress.on_shard()),
         ..OpenOptions::default()
     };
     let (url, mode, resize) = (url.to_owned(), mode_of(mode)?, resize.map(|to| Resize { to, crop }));
     let stop = options.stop.clone();
-    let dataset = interruptibly(py, &stop, move || Dataset::new(source::open(&url, &options)?, mode, resize))?;
+    let dataset = interruptibly(py, &stop, progress, move || Dataset::new(source::open(&url, &options)?, mode, resize))?;
     Ok(Source { dataset })
 }
 

@@ -210,7 +210,7 @@ def a_hook_is_one_native_call():
 
 
 def the_walk_is_the_documented_one():
-    """From the second call of a shape on, a logits tensor makes the stops that pybind/README.md names."""
+    """From the second call of a shape on, a logits tensor makes the stops that pybind/ARCHITECTURE.md names."""
     with made(ROWS) as loader:
         batches = iter(loader)
         for _ in range(2):

@@ -173,7 +173,7 @@ def test_stats_is_one_flat_dict_of_numbers_with_coverage_beside_the_hit_ratio(nu
 def test_repr_tells_what_it_is(numbers):
     loader = lf.Loader(numbers, 8, cache="50%", sampler="cost-aware")
     assert "64 samples in 8 batches of 8" in repr(loader) and "cost-aware" in repr(loader) and "importance" in repr(loader)
-    assert "samples of float32 (3,)" in repr(loader.data)
+    assert "64 rows, each float32 (3,)" in repr(loader.data)
     assert "Batch 0 of epoch 0" in repr(next(iter(loader)))
 
 

@@ -92,10 +92,14 @@ def test_an_image_transform_says_what_samples_it_is_for():
     for data in ((first, np.arange(4)), [(torch.from_numpy(x), 1) for x in first]):
         with pytest.raises(lf.SettingsError, match=r"shape \(3, 24, 32\) have channels first.*image.permute\(1, 2, 0\)"):
             lf.Loader(data, 2, transform=pixels)
-    with pytest.raises(lf.SettingsError, match=r"__getitem__ returns \(sample\['image'\], label\)"):
-        lf.Loader([{"image": Image.new("RGB", (8, 6)), "label": 1}], 1, transform=pixels)
-    with pytest.raises(lf.SettingsError, match="samples are others: give a function of batch.data"):
+    picture = Image.new("RGB", (8, 6))
+    with pytest.raises(lf.SettingsError, match=r"name the picture's field, lf.ImageTransform\(…, image='left'\)"):
+        lf.Loader([{"left": picture, "right": picture, "label": 1}], 1, transform=pixels)
+    with pytest.raises(lf.SettingsError, match=r"name the picture's field.*, or give a function of batch.data"):
         lf.Loader([{"n": 1, "label": 1}], 1, transform=pixels)
+    with lf.Loader([{"picture": picture, "label": 1}], 1, transform=pixels, num_workers=0) as loader:
+        (batch,) = loader
+    assert batch["picture"].shape == (1, 3, 6, 8) and batch.target.tolist() == [1]
 
 
 def test_a_class_folder_gives_its_pixels_and_labels(folder):

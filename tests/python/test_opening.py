@@ -241,3 +241,25 @@ def test_threads_that_a_container_forbids_are_named(tmp_path):
     for what, kind in [("several", "SourceError"), ("store", "SourceError"), ("loader", "MemoryLimitError")]:
         assert said[what].startswith(kind) and "refuses clone3 with EPERM; update the container runtime" in said[what], said[what]
         assert "num_workers" not in said[what] and "panicked" not in done.stderr
+
+
+def test_an_opening_of_more_than_two_seconds_says_on_a_terminal_how_far_it_is():
+    objects = {f"s-{i}.tar": tar(2 * i, 2) for i in range(4)}
+    script = "import lossfeed as lf, sys; print(len(lf.open(sys.argv[1], connections=1, hedge=False)))"
+    with Web(objects, ranges=lambda number: time.sleep(0.8) or True) as web:
+        run = [sys.executable, "-c", script, web.url + "/s-{0..3}.tar"]
+        ours, theirs = os.openpty()
+        with subprocess.Popen(run, stdout=subprocess.PIPE, stderr=theirs, env={**os.environ, "TERM": "xterm"}) as opening:
+            os.close(theirs)
+            told = b""
+            with contextlib.suppress(OSError):  # the other end is closed
+                while part := os.read(ours, 4096):
+                    told += part
+            assert opening.stdout.read() == b"8\n" and opening.wait() == 0
+        os.close(ours)
+        lines = told.decode().split("\r\x1b[K")
+        assert lines[0] == "" and lines[-1] == "", "the line is gone"
+        assert all(line.startswith("opening ") and len(line) < 80 and line.endswith(" s") for line in lines[1:-1])
+        assert any(" of 4 shards" in line and "[##" in line for line in lines), lines
+        piped = subprocess.run(run, capture_output=True, timeout=100)
+        assert (piped.stdout, piped.stderr) == (b"8\n", b"")

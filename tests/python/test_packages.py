@@ -1,6 +1,7 @@
 """What wheels say of themselves; `make packages` builds, audits and tries them."""
 
 import importlib.metadata
+import re
 import shutil
 import subprocess
 import tomllib
@@ -29,6 +30,15 @@ def test_the_metadata_name_the_pythons_and_the_licences():
     assert sorted(file.name for file in (ROOT / "pybind").glob("LICENSE-*")) == LICENCES
     for name in LICENCES[:2]:
         assert (ROOT / "pybind" / name).read_text() == (ROOT / name).read_text()
+
+
+def test_the_metadata_say_what_users_look_for():
+    project = manifest("pybind/pyproject.toml")["project"]
+    assert project["dependencies"] == ["numpy>=1.26"], "what a batch needs"
+    assert set(project["optional-dependencies"]) == {"torch", "train", "all"}
+    assert project["authors"] and any(c.startswith("Development Status") for c in project["classifiers"])
+    page = (ROOT / "pybind" / project["readme"]).read_text()
+    assert "pip install" in page and not re.findall(r"\]\((?!https?://)", page), "a link into the repository leads nowhere there"
 
 
 def test_the_metadata_name_no_address():

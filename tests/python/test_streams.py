@@ -206,7 +206,7 @@ def test_every_keyword_that_cannot_apply_is_refused_by_its_name():
 
 def test_everything_that_needs_ids_is_refused_by_its_name():
     loader = lf.Loader(Shared(), 4)
-    has = {"close", "load_state_dict", "set_epoch", "state_dict"} | {name for name in dir(DataLoader([1])) if hasattr(lf.Loader, name)}
+    has = {"close", "load_state_dict", "set_epoch", "state_dict", "summary"} | {name for name in dir(DataLoader([1])) if hasattr(lf.Loader, name)}
     for name in {name for name in dir(lf.Loader) if not name.startswith("_")} - has:
         with pytest.raises((lf.UsageError, AttributeError), match=f"{name}: this loader is of a stream"):
             getattr(loader, name)()

@@ -62,6 +62,16 @@ def test_the_interval_of_a_mean_difference_is_students():
         assert table._T[n - 2] == pytest.approx(t.ppf(0.975, n - 1), abs=1e-3)
 
 
+def test_seconds_are_shown_beside_how_often_they_fit_into_the_first_recipes():
+    runs = [run(seconds=6.0), run("replay", seconds=2.0), run("echo+fifo", seconds=2.4)]
+    assert [row.get("times_faster") for row in table.rows(runs)] == [None, 3.0, pytest.approx(2.5)]
+    lines = {line[:32].strip(): line[32:].split() for line in table.render(runs).splitlines()}
+    assert next(v for k, v in lines.items() if k.startswith("seconds")) == ["6.0", "2.0", "2.4"]
+    assert next(v for k, v in lines.items() if k.startswith("× faster than")) == ["3.00", "2.50"]
+    assert table.render(runs).endswith("echo is the control without scores: what replay has over it is what scores are worth here.")
+    assert "control" not in table.render(runs[:2]) and "× faster" not in table.render(runs[:1])
+
+
 def test_a_seed_the_first_recipe_never_finished_is_left_out_of_the_difference():
     runs = [run(seed=0, accuracy=0.8), run("shade", 0, 0.7), run("shade", 1, 0.1)]
     assert table.rows(runs)[1]["accuracy_difference"]["mean"] == pytest.approx(-10.0)

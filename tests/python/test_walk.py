@@ -1,4 +1,4 @@
-"""A logits tensor on its way to the score table: the stops that pybind/README.md names, and at most a dozen of them."""
+"""A logits tensor on its way to the score table: the stops that pybind/ARCHITECTURE.md names, and at most a dozen of them."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from walks import walk
 
 import lossfeed as lf
 
-README = Path(__file__).resolve().parents[2] / "pybind" / "README.md"
+README = Path(__file__).resolve().parents[2] / "pybind" / "ARCHITECTURE.md"
 STOPS_MAX = 12
 
 

@@ -7,7 +7,7 @@
 //!
 //! Exit codes: 0 done (a broken pipe counts as done, and so does a table without rows) · 1 it failed · 2 wrong
 //! arguments · 6 the job asked for was not found · 9 the NVIDIA driver is not loaded and 12 NVML is missing, both only
-//! under `--require-gpu`.
+//! under `--require-gpu`. `check`: 0 holds · 1 exceeded · 3 too little data. `why` has its program's.
 
 pub mod args;
 pub mod bench;
@@ -20,6 +20,7 @@ pub mod term;
 pub mod train;
 
 mod allocate;
+mod check;
 #[cfg(feature = "engine")]
 mod doctor;
 mod forms;
@@ -29,6 +30,7 @@ mod manual;
 #[cfg(feature = "engine")]
 mod pack;
 mod progress;
+mod why;
 
 use std::ffi::OsString;
 
@@ -56,6 +58,8 @@ pub fn run(args: &[OsString], train: &mut dyn FnMut(&TrainArgs) -> i32) -> i32 {
     match cli.command {
         args::Command::Train(options) => train(&options),
         args::Command::Smi(options) => smi::run(&options),
+        args::Command::Why(options) => why::run(&options),
+        args::Command::Check(options) => check::run(&options),
         args::Command::Replay(options) => replay::run(&options),
         args::Command::Allocate(options) => allocate::run(&options),
         args::Command::Forms(options) => forms::run(&options),

@@ -44,7 +44,7 @@ pub use wrap::{Concat, Subset};
 
 // For the engine. They change without notice.
 #[doc(hidden)]
-pub use decode::resample;
+pub use decode::{Mask, Npy, resample};
 #[doc(hidden)]
 pub use request::{AGAIN, Flow};
 #[doc(hidden)]

@@ -16,7 +16,7 @@ use crate::index::ScoreTable;
 use crate::journal::{Meta, WhenBehind, Writer};
 use crate::ledger::Ledger;
 use crate::loader::checkpoint::WeightUse;
-use crate::loader::{BadSamples, Deliveries, Feed, Images, NEAREST_MAX, ReadAhead, RecordSizes};
+use crate::loader::{BadSamples, Beside, Deliveries, Feed, Images, NEAREST_MAX, ReadAhead, RecordSizes};
 use crate::policy::{self, Needs, Policy};
 use crate::process::Process;
 use crate::sampler::{self, Batches, Block, Blocks, Circumstances, EpochSize, Pace, Sampler, SamplerSettings};
@@ -193,7 +193,18 @@ impl Checked {
         let Dataset { source, decoder } = dataset;
         // What is kept decoded has one size already, and what a dataset makes one size is cropped of that.
         let own_size = records.encoded() && decoder.as_ref().is_some_and(|decoder| !decoder.resizes());
-        let images = steps.any().then(|| Images::new(steps, own_size, settings.seed, settings.rank));
+        let beside = match &settings.beside {
+            None => None,
+            Some(beside) => {
+                let decoder = decoder.as_ref().filter(|decoder| !decoder.resizes()).ok_or_else(|| {
+                    Error::settings(
+                        "masks= and boxes= need images as they are stored: open the dataset without resize= and crop=, and give them to the ImageTransform",
+                    )
+                })?;
+                Some(Beside::new(beside, steps.crop, decoder.size())?)
+            }
+        };
+        let images = steps.any().then(|| Images::new(steps, own_size, settings.rank));
         let feed = Feed {
             read_ahead,
             engine: ENGINES.fetch_add(1, Relaxed) + 1,
@@ -201,6 +212,8 @@ impl Checked {
             decoder,
             records,
             images,
+            seed: settings.seed.into(),
+            beside,
             cache,
             pool,
             counters: Arc::clone(&counters),

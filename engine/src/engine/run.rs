@@ -98,9 +98,7 @@ impl Engine {
     pub(super) fn reseed(&self, seed: u64) {
         self.seed.store(seed, Relaxed);
         self.seed_is_open.store(false, Relaxed);
-        if let Some(images) = &self.feed.images {
-            images.seed.store(seed, Relaxed);
-        }
+        self.feed.seed.store(seed, Relaxed);
         self.feed.cache.reseed(seed);
     }
 

@@ -1,6 +1,6 @@
 //! What every epoch of one engine shares: where bytes come from, where they stay, where they go.
 
-use super::{Images, ReadAhead, RecordSizes};
+use super::{Beside, Images, ReadAhead, RecordSizes};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::settings::OnError;
@@ -11,7 +11,7 @@ use crate::types::SampleId;
 use lossfeed_sync::Mutex;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A sample that could not be delivered, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +45,10 @@ pub struct Feed {
     pub records: RecordSizes,
     /// What is made of an image on its way into a row; `None`: nothing.
     pub images: Option<Images>,
+    /// Seed of the images' draws. It is set once more, between passes, in a run whose seed was left open.
+    pub seed: AtomicU64,
+    /// What is made of the tail of a sample that has masks or boxes; `None`: nothing.
+    pub beside: Option<Beside>,
     /// The cache.
     pub cache: Cache,
     /// Batch slots.

@@ -108,8 +108,7 @@ impl Feed {
         sheet.turn(Work::Copy);
         slot.set_rows(ids.len());
         let tails = if self.records.tailed() { vec![Box::default(); ids.len()] } else { Vec::new() };
-        let seed = self.images.as_ref().map_or(0, |images| images.seed.load(Relaxed));
-        let key = batch_key(seed, planned.plan.epoch, planned.number as u64);
+        let key = batch_key(self.seed.load(Relaxed), planned.plan.epoch, planned.number as u64);
         let parts = slot.parts_mut();
         let rows = Rows {
             feed: self,

@@ -5,7 +5,6 @@ use crate::error::Result;
 use crate::settings::ImageSteps;
 use crate::source::{Decoder, Scratch, resample};
 use lossfeed_kernels::image::{Augment, ColorJitter, Erase, ImageMaker, Mixing, ResizedCrop, mix_rows};
-use std::sync::atomic::AtomicU64;
 
 /// Makes the rows of batches from images.
 pub struct Images {
@@ -23,8 +22,6 @@ pub struct Images {
     own_size: bool,
     /// Height, width and channels of that.
     source: [usize; 3],
-    /// Seed of the draws. It is set once more, between passes, in a run whose seed was left open.
-    pub seed: AtomicU64,
 }
 
 /// By what chance decides for a row: the batch's key and the sample's id.
@@ -32,11 +29,11 @@ pub(super) type Draw = (u64, i64);
 
 impl Images {
     /// For `steps`, at least one. Crops are taken of images of their own size if `own_size` says so.
-    pub fn new(steps: ImageSteps, own_size: bool, seed: u64, rank: u32) -> Self {
+    pub fn new(steps: ImageSteps, own_size: bool, rank: u32) -> Self {
         let ImageSteps { crop, jitter, augment, transform, erase, mixing, source, .. } = steps;
         let (cut, augment) = augment.map_or((None, None), |a| (a.cut.map(ImageMaker::new), Some(a.augment)));
         let maker = transform.map(ImageMaker::new);
-        Self { crop, jitter, cut, augment, maker, erase, mixing, rank, own_size, source, seed: seed.into() }
+        Self { crop, jitter, cut, augment, maker, erase, mixing, rank, own_size, source }
     }
 
     /// Makes a row of an encoded image. Unless crops are taken of images as they are, `scratch.decoded` is then the

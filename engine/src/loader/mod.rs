@@ -1,6 +1,7 @@
 //! The loader: threads that turn an epoch's order into filled batches, handed over in order.
 
 mod bad;
+mod beside;
 mod came;
 pub mod checkpoint;
 mod deliveries;
@@ -28,6 +29,7 @@ mod timesheet;
 mod watch;
 mod window;
 
+pub use beside::Beside;
 pub use came::Punctual;
 pub use deliveries::{Deliveries, EpochReport};
 pub use feed::{BadSample, BadSamples, Feed};

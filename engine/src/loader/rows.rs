@@ -3,7 +3,7 @@
 use super::Feed;
 use super::timesheet::{Timesheet, Work};
 use crate::error::{Error, Result};
-use crate::source::{Payload, Scratch, picture_and_tail};
+use crate::source::{Decoder, Payload, Scratch, picture_and_tail};
 use crate::staging::Field;
 use crate::types::SampleId;
 
@@ -67,7 +67,9 @@ impl Rows<'_> {
             return Ok(());
         }
         let (pixels, tail) = payload.data.split_at(wanted);
-        self.set_tail(row, tail);
+        // What is decoded has the dataset's size.
+        let size = feed.decoder.as_ref().map_or([0; 2], Decoder::size);
+        self.deliver_tail(row, size, tail, scratch)?;
         let (sheet, key, id) = (self.sheet, self.key, i64::from(self.ids[row]));
         let (data, target) = self.at(row);
         target.copy_from_slice(payload.target);
@@ -91,6 +93,21 @@ impl Rows<'_> {
         let bytes = self.target_bytes;
         self.target[row * bytes..(row + 1) * bytes].copy_from_slice(payload.target);
         self.set_tail(row, &payload.data[self.feed.records.decoded_bytes()..]);
+    }
+
+    /// The same for a sample whose image has `size`, which masks and boxes go with.
+    fn deliver_tail(&mut self, row: usize, size: [usize; 2], tail: &[u8], scratch: &mut Scratch) -> Result<()> {
+        let Some(beside) = &self.feed.beside else {
+            self.set_tail(row, tail);
+            return Ok(());
+        };
+        let before = self.sheet.turn(Work::Decode);
+        let made = beside.tail((self.key, i64::from(self.ids[row])), size, tail, scratch);
+        self.sheet.turn(before);
+        if let Some(place) = self.tails.get_mut(row) {
+            *place = made?;
+        }
+        Ok(())
     }
 
     fn set_tail(&mut self, row: usize, tail: &[u8]) {
@@ -122,7 +139,6 @@ impl Rows<'_> {
         }
         let tailed = feed.records.tailed();
         let (picture, tail) = if tailed { picture_and_tail(payload.data)? } else { (payload.data, &[][..]) };
-        self.set_tail(row, tail);
         let (sheet, key, id) = (self.sheet, self.key, i64::from(self.ids[row]));
         let (data, target) = self.at(row);
         target.copy_from_slice(payload.target);
@@ -133,11 +149,12 @@ impl Rows<'_> {
         };
         sheet.turn(before);
         decoded?;
+        self.deliver_tail(row, scratch.size, tail, scratch)?;
         if tailed && !feed.keeps_encoded() {
             // What is kept of it: the pixels, and the tail behind them.
             if feed.images.is_none() {
                 scratch.decoded.clear();
-                scratch.decoded.extend_from_slice(data);
+                scratch.decoded.extend_from_slice(self.at(row).0);
             }
             scratch.decoded.extend_from_slice(tail);
         }

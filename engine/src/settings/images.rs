@@ -37,6 +37,11 @@ pub enum CropOf {
         /// At a place drawn anew in each delivery; else the middle.
         random: bool,
     },
+    /// Cut out of the image as it is.
+    Cut {
+        /// As above.
+        random: bool,
+    },
 }
 
 impl CropSettings {
@@ -49,6 +54,7 @@ impl CropSettings {
         let kind = match self.of {
             CropOf::Part { scale, ratio } => CropKind::Part { scale, ratio },
             CropOf::Covering { to, random } => CropKind::Covering { to, random },
+            CropOf::Cut { random } => CropKind::Cut { random },
         };
         ResizedCrop::new(self.size, kind).map_err(refused)
     }
@@ -214,6 +220,10 @@ impl ImageSteps {
         let source = if early { pixels(spec)? } else { [0; 3] };
         let jitter = jitter.map(|jitter| jitter.build(source[2])).transpose()?.flatten();
         let crop = crop.map(|crop| crop.build(source[2])).transpose()?;
+        if let Some(crop) = crop.filter(|crop| !crop.fits([source[0], source[1]])) {
+            let [height, width] = crop.size();
+            return Err(refused(ImageError::Crop(height, width, source[0], source[1])));
+        }
         let mut made = spec.clone();
         if let Some(crop) = &crop {
             let [height, width] = crop.size();

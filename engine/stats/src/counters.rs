@@ -112,6 +112,14 @@ macro_rules! counters {
             /// The names, in the same order.
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name),)+];
 
+            /// The number of that name.
+            pub fn named(&self, name: &str) -> Option<&AtomicU64> {
+                match name {
+                    $(stringify!($name) => Some(&self.$name),)+
+                    _ => None,
+                }
+            }
+
             /// All numbers now.
             pub fn snapshot(&self) -> Snapshot {
                 Snapshot { values: [$(self.$name.load(Ordering::Relaxed),)+] }
@@ -220,7 +228,7 @@ counters! {
     batches_total: Counter, Batches;
     /// Samples delivered.
     samples_total: Counter, Samples;
-    /// Time the training waited for batches (µs): the stall. The six parts add up to it exactly.
+    /// Time the training waited for batches (µs): the stall. Its parts by cause add up to it exactly.
     wait_us_total: Counter, Microseconds;
     /// Part of the wait: the thread that brought the batch read from the source (µs). High: the source or its
     /// connections are slow.
@@ -235,8 +243,27 @@ counters! {
     wait_decide_us_total: Counter, Microseconds;
     /// Part of the wait that none of the other parts explains: thread wake-ups and the hand-over itself (µs).
     wait_handover_us_total: Counter, Microseconds;
+    /// Part of the wait, of a torch `DataLoader` only: Python code of the dataset or its `collate_fn` (µs).
+    wait_python_us_total: Counter, Microseconds;
+    /// Waits for the first batch of a pass (µs), in `wait_us_total` too.
+    wait_first_us_total: Counter, Microseconds;
+    /// Passes that began.
+    passes_total: Counter, Epochs;
     /// Time the training spent between batches (µs): its own work.
     busy_us_total: Counter, Microseconds;
+    /// Part of `busy_us_total`: copies to the device (µs). Measured by `lossfeed why`.
+    copies_us_total: Counter, Microseconds;
+    /// Copies from memory that is not pinned (µs). Measured by `lossfeed why`.
+    copies_pageable_us_total: Counter, Microseconds;
+    /// Time the GPU computed, by its own events (µs). Measured by `lossfeed why`.
+    compute_us_total: Counter, Microseconds;
+    /// Part of `busy_us_total`: backward passes and collectives, in which ranks wait for each other (µs). Measured by
+    /// `lossfeed why`.
+    sync_us_total: Counter, Microseconds;
+    /// Processor time of the training thread (µs). Measured by `lossfeed why`.
+    own_processor_us_total: Counter, Microseconds;
+    /// Optimizer steps. Measured by `lossfeed why`.
+    steps_total: Counter, Steps;
     /// Time reading from the source, or waiting for another thread's fetch (µs, summed over threads).
     source_us_total: Counter, Microseconds;
     /// Time decoding (µs, summed over threads).
@@ -334,6 +361,16 @@ counters! {
     workers_changes_total: Counter, Changes;
     /// Reason of its last change. 0: no change yet.
     workers_reason: Gauge, Code;
+    /// Processors that the process may use.
+    processors: Gauge, Threads;
+    /// Processes that read a Python dataset, plus 1; 1: threads of the training's process read it. 0: no such dataset.
+    dataset_readers: Gauge, Threads;
+    /// Torch `DataLoader`s that feed the run; 0 for `lossfeed.Loader`.
+    torch_loaders: Gauge, Threads;
+    /// Half of the store's last answers took at most so long (µs). 0: unknown.
+    store_us_p50: Gauge, Microseconds;
+    /// 99 of 100 of the store's last answers took at most so long (µs). 0: unknown.
+    store_us_p99: Gauge, Microseconds;
     /// Distinct samples delivered in this epoch.
     distinct_epoch: Gauge, Samples;
     /// Distinct samples delivered since the start.
@@ -352,7 +389,7 @@ counters! {
     stats_failures_total: Counter, Failures;
 }
 
-/// The counters whose last two minutes are on the page too: what a rate or a curve is drawn from. All of them for that
+/// The counters whose last hundred seconds are on the page too: what a rate or a curve is drawn from. All of them for that
 /// long would make the page eight times as large.
 pub const HISTORY: [&str; 4] = ["samples_total", "fetched_bytes_total", "wait_us_total", "busy_us_total"];
 
@@ -415,6 +452,8 @@ mod tests {
         assert_eq!((snapshot.get("hits_total"), snapshot.get("score_age_steps")), (Some(7), Some(5)));
         assert_eq!(snapshot.get("misses_total"), Some(0));
         assert_eq!(snapshot.get("no_such_number"), None);
+        assert_eq!(counters.named("hits_total").map(Counters::get), Some(7));
+        assert!(counters.named("no_such_number").is_none());
         assert_eq!(snapshot.values.iter().sum::<u64>(), 12);
         let distinct: std::collections::HashSet<_> = Counters::NAMES.iter().collect();
         assert_eq!(distinct.len(), Counters::NAMES.len());

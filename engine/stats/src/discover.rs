@@ -39,7 +39,7 @@ pub struct JobPage {
     pub alive: bool,
     /// The counters at the last update.
     pub snapshot: Numbers,
-    /// Up to 120 samples, one a second, oldest first.
+    /// Up to 100 samples, one a second, oldest first.
     pub history: Vec<Sample>,
 }
 

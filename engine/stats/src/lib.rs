@@ -16,6 +16,7 @@
 //! | `publisher` | the writer and its thread |
 //! | `discover` | the reader: who runs, who ran |
 //! | `sweep` | pages of engines that ended without removing them |
+//! | `verdict` | why a run waits, from its times: pure |
 
 mod counters;
 mod derived;
@@ -28,6 +29,7 @@ mod page;
 mod process;
 mod publisher;
 mod sweep;
+pub mod verdict;
 
 pub use counters::{Counters, Descriptor, HISTORY, Kind, RENAMED, Snapshot, Unit, current_name};
 pub use derived::{

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | 0 | [`Header`]: magic, layout version, sizes; who publishes. Written once, magic first |
 //! | `header_bytes` | [`Live`]: sequence, time of the last update, samples written so far; then every counter |
-//! | | 120 samples: time and the counters of [`HISTORY`]; sample k lies at k mod 120 |
+//! | | 100 samples: time and the counters of [`HISTORY`]; sample k lies at k mod 100 |
 //! | | the names of the counters, then of those with a history, each ended by a zero. Written once |
 //!
 //! **Versions.** A page names its counters itself. A reader of another build finds those it knows, shows the others by
@@ -29,9 +29,9 @@ use super::process::Process;
 
 const MAGIC: [u8; 8] = *b"LOSSFEED";
 /// Changes whenever an older reader would misread a page.
-const VERSION: u32 = 3;
-/// Two minutes of seconds.
-pub(super) const RING: usize = 120;
+const VERSION: u32 = 4;
+/// A hundred seconds.
+pub(super) const RING: usize = 100;
 const COUNTERS: usize = Counters::NAMES.len();
 
 /// The names' bytes, the zeros behind them included.

@@ -20,7 +20,11 @@ pub(super) fn unix_ms() -> u64 {
 impl Process {
     /// This process. What the system will not tell is 0.
     pub(super) fn current() -> Self {
-        let pid = std::process::id();
+        Self::of(std::process::id())
+    }
+
+    /// A process of this pid namespace.
+    pub(super) fn of(pid: u32) -> Self {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
             .ok()
             .and_then(|id| u32::from_str_radix(id.get(..8)?, 16).ok())

@@ -55,14 +55,26 @@ impl Publisher {
         Self::start_in(&candidates(), identity, counters)
     }
 
+    /// Publishes for another process, whose numbers the caller brings: readers see that process, and this one's lock.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_for(pid: u32, identity: Identity, counters: Arc<Counters>) -> Result<Self> {
+        Self::start_of(Process::of(pid), &candidates(), identity, counters)
+    }
+
     /// Publishes in the first of `directories` that works.
     ///
     /// # Errors
     /// As [`Self::start`].
     pub fn start_in(directories: &[PathBuf], identity: Identity, counters: Arc<Counters>) -> Result<Self> {
+        Self::start_of(Process::current(), directories, identity, counters)
+    }
+
+    fn start_of(of: Process, directories: &[PathBuf], identity: Identity, counters: Arc<Counters>) -> Result<Self> {
         let mut refused = Vec::new();
         for directory in directories {
-            match Self::start_at(directory, &identity, &counters) {
+            match Self::start_at(of, directory, &identity, &counters) {
                 Ok(publisher) => return Ok(publisher),
                 Err(why) => refused.push(why),
             }
@@ -74,10 +86,14 @@ impl Publisher {
         )))
     }
 
-    fn start_at(path: &Path, identity: &Identity, counters: &Arc<Counters>) -> std::result::Result<Self, String> {
+    fn start_at(
+        process: Process,
+        path: &Path,
+        identity: &Identity,
+        counters: &Arc<Counters>,
+    ) -> std::result::Result<Self, String> {
         let directory = Directory::create(path)?;
         sweep(&directory);
-        let process = Process::current();
         let (name, file) = make_page(&directory, identity, process)?;
         let shared = Arc::new(Shared {
             directory,
@@ -92,7 +108,7 @@ impl Publisher {
         let for_thread = shared.clone();
         let thread = std::thread::Builder::new().name("lossfeed-stats".to_owned()).spawn(move || for_thread.run());
         match thread {
-            Ok(thread) => Ok(Self { shared, thread: Some(thread), born_in: process.pid }),
+            Ok(thread) => Ok(Self { shared, thread: Some(thread), born_in: std::process::id() }),
             Err(error) => {
                 shared.remove();
                 Err(format!("{}: no thread for it: {error}", path.display()))
@@ -171,6 +187,9 @@ fn make_page(
     let number = PAGES.fetch_add(1, Ordering::Relaxed);
     let Process { pid, start_ticks, pid_namespace, boot } = process;
     // Unique on the machine, also where containers share the directory and count their pids alike.
+    // Another process's page is not numbered among its own.
+    let own = std::process::id();
+    let number = if pid == own { number.to_string() } else { format!("{number}-by-{own}") };
     let name = format!("{boot:08x}-{pid_namespace}-{pid}-{start_ticks}-{number}.page");
     let passing = format!("{name}.new");
     let path = directory.path.join(&passing);

@@ -1,10 +1,10 @@
 //! Which part of an image of any size becomes an image of a fixed one. What is decided here is resampled elsewhere.
 //!
-//! Two ways, both torchvision's to the pixel. *Part*: `RandomResizedCrop(size, scale, ratio)`. *Covering*: the image is
+//! Three ways, all torchvision's to the pixel. *Part*: `RandomResizedCrop(size, scale, ratio)`. *Covering*: the image is
 //! scaled, its aspect kept, until it covers a size; then `size` is cut out of it: `Resize(n)` with `CenterCrop(size)` or
-//! `RandomCrop(size)`.
+//! `RandomCrop(size)`. *Cut*: `size` is cut out of the image as it is, `CenterCrop` or `RandomCrop` alone.
 
-use super::{GOLDEN, ImageError, SIDE_MAX, mix};
+use super::{GOLDEN, ImageError, SIDE_MAX, mix, places_drawn};
 
 /// Tries of a random part before the middle of the image is taken: torchvision's number.
 const TRIES: usize = 10;
@@ -26,6 +26,11 @@ pub enum CropKind {
         /// Height and width that the scaled image covers, one of them exactly.
         to: [usize; 2],
         /// The place is drawn; else it is the middle (halves to the even side, as Python rounds).
+        random: bool,
+    },
+    /// Cut out of the image as it is, which must be as large.
+    Cut {
+        /// The place is drawn, by the words of [`super::ImageTransform::draw`]; else it is the middle.
         random: bool,
     },
 }
@@ -51,6 +56,19 @@ pub struct Region {
     /// Resampled as if nothing were around it (crop, then resize). Else the pixels next to it count at its edges (resize,
     /// then crop).
     pub alone: bool,
+}
+
+/// A crop in whole pixels: a part of the image is scaled, and the result is cut out of that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// First line and column of the part.
+    pub at: [usize; 2],
+    /// Its height and width.
+    pub part: [usize; 2],
+    /// Height and width that it is scaled to.
+    pub scaled: [usize; 2],
+    /// First line and column of the result in that.
+    pub cut: [usize; 2],
 }
 
 impl Region {
@@ -92,6 +110,7 @@ impl ResizedCrop {
                     return Err(ImageError::Larger(size[0], size[1], to[0], to[1]));
                 }
             }
+            CropKind::Cut { .. } => {}
         }
         Ok(Self { size, kind })
     }
@@ -105,32 +124,62 @@ impl ResizedCrop {
     pub fn is_random(&self) -> bool {
         match self.kind {
             CropKind::Part { .. } => true,
-            CropKind::Covering { random, .. } => random,
+            CropKind::Covering { random, .. } | CropKind::Cut { random } => random,
         }
     }
 
-    /// The region of an image of `height` and `width` (at least 1 each) for sample `id` in the batch of `key`. It lies
-    /// within the image.
-    pub fn region(&self, [height, width]: [usize; 2], key: u64, id: i64) -> Region {
-        let mut words = Words::new(key, id);
+    /// Whether an image of `height` and `width` is large enough.
+    pub fn fits(&self, [height, width]: [usize; 2]) -> bool {
+        !matches!(self.kind, CropKind::Cut { .. }) || (self.size[0] <= height && self.size[1] <= width)
+    }
+
+    /// The region of an image of `height` and `width` (at least 1 each, and [`Self::fits`]) for sample `id` in the batch
+    /// of `key`. It lies within the image.
+    pub fn region(&self, size: [usize; 2], key: u64, id: i64) -> Region {
+        let Placed { at, part, scaled, cut } = self.placed(size, key, id);
+        let whole = |[top, left]: [usize; 2], [height, width]: [usize; 2], alone| Region {
+            top: top as f64,
+            left: left as f64,
+            height: height as f64,
+            width: width as f64,
+            alone,
+        };
+        if scaled == part {
+            return whole([at[0] + cut[0], at[1] + cut[1]], self.size, matches!(self.kind, CropKind::Part { .. }));
+        }
+        if let CropKind::Part { .. } = self.kind {
+            return whole(at, part, true);
+        }
+        // In the image's own pixels.
+        let back = |i: usize, at: usize| at as f64 * (size[i] as f64 / scaled[i] as f64);
+        Region {
+            top: back(0, cut[0]),
+            left: back(1, cut[1]),
+            height: back(0, self.size[0]),
+            width: back(1, self.size[1]),
+            alone: false,
+        }
+    }
+
+    /// The same in whole pixels.
+    pub fn placed(&self, size: [usize; 2], key: u64, id: i64) -> Placed {
+        let all = |scaled, cut| Placed { at: [0, 0], part: size, scaled, cut };
         match self.kind {
-            CropKind::Part { scale, ratio } => part([height, width], scale, ratio, &mut words),
+            CropKind::Part { scale, ratio } => {
+                let [at, part] = part(size, scale, ratio, &mut Words::new(key, id));
+                Placed { at, part, scaled: self.size, cut: [0, 0] }
+            }
             CropKind::Covering { to, random } => {
-                let scaled = covering([height, width], to);
-                let place = |i: usize, words: &mut Words| {
+                let (scaled, mut words) = (covering(size, to), Words::new(key, id));
+                let place = |i: usize| {
                     let room = scaled[i] - self.size[i];
                     if random { words.below(room + 1) } else { room / 2 + room % 2 * (room / 2 % 2) }
                 };
-                let (top, left) = (place(0, &mut words), place(1, &mut words));
-                // In the image's own pixels.
-                let back = |at: usize, side: usize, scaled: usize| at as f64 * (side as f64 / scaled as f64);
-                Region {
-                    top: back(top, height, scaled[0]),
-                    left: back(left, width, scaled[1]),
-                    height: back(self.size[0], height, scaled[0]),
-                    width: back(self.size[1], width, scaled[1]),
-                    alone: false,
-                }
+                all(scaled, [0, 1].map(place))
+            }
+            CropKind::Cut { random } => {
+                let places = [0, 1].map(|i| size[i].saturating_sub(self.size[i]) + 1);
+                all(size, places_drawn(random, places, key, id).1)
             }
         }
     }
@@ -143,15 +192,9 @@ fn covering([height, width]: [usize; 2], to: [usize; 2]) -> [usize; 2] {
 }
 
 /// As torchvision's `RandomResizedCrop.get_params`.
-fn part([height, width]: [usize; 2], scale: [f64; 2], ratio: [f64; 2], words: &mut Words) -> Region {
+/// First line and column, height and width.
+fn part([height, width]: [usize; 2], scale: [f64; 2], ratio: [f64; 2], words: &mut Words) -> [[usize; 2]; 2] {
     let (full_height, full_width) = (height as f64, width as f64);
-    let region = |top: usize, left: usize, height: f64, width: f64| Region {
-        top: top as f64,
-        left: left as f64,
-        height,
-        width,
-        alone: true,
-    };
     let logs = ratio.map(f64::ln);
     for _ in 0..TRIES {
         let area = full_height * full_width * words.between(scale);
@@ -161,7 +204,7 @@ fn part([height, width]: [usize; 2], scale: [f64; 2], ratio: [f64; 2], words: &m
         if (1.0..=full_height).contains(&part_height) && (1.0..=full_width).contains(&part_width) {
             let top = words.below(height - part_height as usize + 1);
             let left = words.below(width - part_width as usize + 1);
-            return region(top, left, part_height, part_width);
+            return [[top, left], [part_height as usize, part_width as usize]];
         }
     }
     // The middle, as much of it as the ratios allow.
@@ -169,7 +212,8 @@ fn part([height, width]: [usize; 2], scale: [f64; 2], ratio: [f64; 2], words: &m
     let part_height = if aspect < ratio[0] { (full_width / ratio[0]).round_ties_even() } else { full_height };
     let part_width = if aspect > ratio[1] { (full_height * ratio[1]).round_ties_even() } else { full_width };
     let (part_height, part_width) = (part_height.clamp(1.0, full_height), part_width.clamp(1.0, full_width));
-    region((height - part_height as usize) / 2, (width - part_width as usize) / 2, part_height, part_width)
+    let (part_height, part_width) = (part_height as usize, part_width as usize);
+    [[(height - part_height) / 2, (width - part_width) / 2], [part_height, part_width]]
 }
 
 /// The words of one sample's draws: SplitMix64, two words beyond those that [`super::ImageTransform::draw`] takes.

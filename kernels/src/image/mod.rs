@@ -28,15 +28,17 @@ mod augment;
 mod crop;
 mod erase;
 mod fast;
+mod geometry;
 mod jitter;
 mod mixing;
 mod plain;
 mod retouch;
 
 pub use augment::{Augment, AugmentKind, AugmentOptions, Operation};
-pub use crop::{CropKind, Region, ResizedCrop};
+pub use crop::{CropKind, Placed, Region, ResizedCrop};
 pub use erase::{Erase, Erased};
 pub use fast::ImageMaker;
+pub use geometry::Geometry;
 pub use jitter::{Change, ColorJitter, JitterOptions, Jittered};
 pub use mixing::{MixOptions, Mixed, MixedPart, Mixing, mix_plain, mix_rows};
 pub use plain::make_plain;
@@ -285,16 +287,21 @@ impl ImageTransform {
 
     /// What chance decides for sample `id` in the batch of `key`.
     pub fn draw(&self, key: u64, id: i64) -> Draw {
-        let first = mix(key ^ mix((id as u64).wrapping_add(GOLDEN)));
-        let second = mix(first.wrapping_add(GOLDEN));
-        let [down, across] = self.places();
-        let [top, left] = if self.random_crop {
-            [((second & 0xffff_ffff) * down as u64) >> 32, ((second >> 32) * across as u64) >> 32].map(|at| at as usize)
-        } else {
-            [(down - 1) / 2, (across - 1) / 2]
-        };
+        let (first, [top, left]) = places_drawn(self.random_crop, self.places(), key, id);
         Draw { top, left, flip: (first >> 32) < self.flip_below }
     }
+}
+
+/// The first word of a sample's draws, and a place of so many down and across: drawn by the second, else the middle.
+fn places_drawn(random: bool, [down, across]: [usize; 2], key: u64, id: i64) -> (u64, [usize; 2]) {
+    let first = mix(key ^ mix((id as u64).wrapping_add(GOLDEN)));
+    let second = mix(first.wrapping_add(GOLDEN));
+    let below = |word: u64, n: usize| ((word * n as u64) >> 32) as usize;
+    let place = match random {
+        true => [below(second & 0xffff_ffff, down), below(second >> 32, across)],
+        false => [(down - 1) / 2, (across - 1) / 2],
+    };
+    (first, place)
 }
 
 fn checked_chance(name: &'static str, chance: f64) -> Result<(), ImageError> {

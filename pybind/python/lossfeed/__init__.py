@@ -21,6 +21,7 @@ lets the scores decide which samples stay in host memory, which come next, and w
 * :class:`ImageTransform` crops, flips and normalises, on the GPU where there is one.
 * :class:`Packed` puts samples of varying length end to end.
 * :class:`Scores` draws batches by scores for another loader, a torch DataLoader for example.
+* :func:`show` makes a picture of a batch.
 * :func:`stage` prefetches any iterable of batches to a device.
 * :func:`cross_entropy`, :func:`sample_scores`: the pieces alone.
 
@@ -46,6 +47,7 @@ from ._base.errors import (
 )
 from ._batch.batch import Batch
 from ._batch.packed import Packed
+from ._batch.show import show
 from ._data.data import Data, concat
 from ._data.open import open
 from ._loader.external import Scores
@@ -89,6 +91,7 @@ __all__ = [
     "cross_entropy",
     "open",
     "sample_scores",
+    "show",
     "stage",
 ]
 

@@ -6,6 +6,7 @@ mod data;
 mod replay;
 mod train;
 pub mod units;
+mod why;
 
 use clap::{Args, Parser, Subcommand};
 
@@ -16,6 +17,7 @@ pub use allocate::{AllocateArgs, FormsArgs, Sharing};
 pub use data::{IndexArgs, PackArgs};
 pub use replay::{ReplayArgs, policies_help};
 pub use train::TrainArgs;
+pub use why::{CheckArgs, WhyArgs};
 
 /// Trains models faster when the data is the bottleneck: samples are cached, chosen and weighted by their own losses.
 #[derive(Debug, Parser)]
@@ -31,8 +33,12 @@ pub struct Cli {
 pub enum Command {
     /// Train one small model under several policies at equal steps and print them side by side
     Train(Box<TrainArgs>),
+    /// Run a training program unchanged and say at its end why it waits, and what to change
+    Why(WhyArgs),
     /// Show running engines and GPUs: one table and exit
     Smi(SmiArgs),
+    /// Hold a running job to limits: exit code 0 they hold, 1 exceeded, 3 too little data, 6 no such job
+    Check(CheckArgs),
     /// Replay a recorded run through cache policies and sizes, or let samplers draw anew: hits, coverage, time
     Replay(Box<ReplayArgs>),
     /// Divide a cache and the link to the store among several training jobs

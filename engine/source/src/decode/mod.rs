@@ -19,6 +19,8 @@ mod formats;
 mod formats_tests;
 mod gif;
 mod jpeg;
+mod mask;
+mod npy;
 mod pixels;
 mod png;
 mod pnm;
@@ -32,6 +34,8 @@ mod webp;
 
 pub use formats::{ending_of, endings};
 pub(crate) use formats::{endings_said, is_ending, is_image};
+pub use mask::Mask;
+pub use npy::Npy;
 pub use resample::Resize;
 pub use resample::resample;
 
@@ -92,6 +96,9 @@ pub struct Scratch {
     /// An image as it was before an operation on it, likewise.
     #[doc(hidden)]
     pub before: Vec<u8>,
+    /// Height and width of the encoded image that was decoded last, likewise.
+    #[doc(hidden)]
+    pub size: [usize; 2],
     pixels: Vec<u8>,
     spare: Vec<u8>,
     #[doc(hidden)]
@@ -143,6 +150,11 @@ impl Decoder {
         &self.spec
     }
 
+    /// Height and width of that.
+    pub fn size(&self) -> [usize; 2] {
+        self.size
+    }
+
     /// Whether images of any size are made one size.
     pub fn resizes(&self) -> bool {
         self.fit.is_some()
@@ -181,7 +193,17 @@ impl Decoder {
         out: &mut [u8],
         scratch: &mut Scratch,
     ) -> Result<()> {
-        self.decode_region(encoded, &|size| Ok(crop.region(size, key, id)), crop.size(), out, scratch)
+        let region = |size: [usize; 2]| match crop.fits(size) {
+            true => Ok(crop.region(size, key, id)),
+            false => Err(Error::sample(format!(
+                "the image is {} × {} pixels (height × width), smaller than crop=({}, {}): resize images to cover the crop (resize=), crop less, or remove it",
+                size[0],
+                size[1],
+                crop.size()[0],
+                crop.size()[1]
+            ))),
+        };
+        self.decode_region(encoded, &region, crop.size(), out, scratch)
     }
 
     fn decode_region(
@@ -221,6 +243,7 @@ impl Decoder {
         }
         head.check_size()?;
         let size = head.size();
+        scratch.size = size;
         let region = region(size)?;
         if size == to && region.is_whole(size) {
             return image.write(self.channels, out, &mut scratch.spare);

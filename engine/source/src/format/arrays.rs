@@ -128,7 +128,7 @@ impl Source for Arrays {
     }
     fn describe(&self) -> String {
         match &self.form {
-            Form::Rows(spec) => format!("arrays: {} rows of {} {:?}", self.samples, spec.dtype.name(), spec.shape),
+            Form::Rows(_) => format!("arrays: {} rows", self.samples),
             Form::Fields(_) | Form::Images { .. } => {
                 format!("arrays: {} rows of {} arrays each", self.samples, self.data.len())
             }

@@ -99,7 +99,10 @@ impl Source for Subset {
         self.ids.is_empty()
     }
     fn describe(&self) -> String {
-        format!("{} of the {} samples of {}", self.ids.len(), self.inner.len(), self.inner.describe())
+        let all = self.inner.len();
+        // The whole's number is said once.
+        let whole = self.inner.describe().replacen(&format!(": {all} samples"), "", 1);
+        format!("{} of the {all} samples of {whole}", self.ids.len())
     }
     fn payload_bytes(&self, id: SampleId) -> u64 {
         self.inner(id).map_or(0, |id| self.inner.payload_bytes(id))

@@ -34,7 +34,7 @@ def require_numpy(what: str) -> Any:
     try:
         import numpy
     except ImportError as cause:
-        raise UsageError(f"{what} needs NumPy: pip install 'lossfeed[numpy]'") from cause
+        raise UsageError(f"{what} needs NumPy: pip install numpy") from cause
     return numpy
 
 

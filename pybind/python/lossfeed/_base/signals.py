@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dis
 import inspect
+import os
 import signal
 import threading
 from types import TracebackType
@@ -85,11 +86,11 @@ def kept_while(forking: bool) -> Iterator[None]:
     fork (logging's, for one), and an exception that a handler raises in them is printed and lost."""
     handlers: dict[int, Any] = {}
     came: list[int] = []
-    over = False
+    over, here = False, os.getpid()
 
     def instead(number: int, frame: Any) -> None:
-        # It may be called later: torch's handler calls the one that it found, and a signal may end the putting back.
-        if over:
+        # A child has it still; torch's own handler may call it later; and a signal may end the loop that puts back.
+        if over or os.getpid() != here:
             handlers[number](number, frame)
         else:
             came.append(number)

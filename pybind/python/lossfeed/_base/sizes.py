@@ -29,6 +29,17 @@ _TEXT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*|%)\s*")
 _HELP = "give bytes (2147483648), a size ('2GiB', '512MB'), or a share of the dataset ('20%', or 0.2)"
 
 
+def shown(size: float) -> str:
+    """A size for people: ``"512 bytes"``, ``"1.5 MiB"``."""
+    if size < 1024:
+        return f"{size:.0f} bytes"
+    for unit in ("KiB", "MiB", "GiB"):
+        size /= 1024
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+    return f"{size / 1024:.3g} TiB"
+
+
 def parse_bytes(name: str, value: int | str) -> int:
     """`value` in bytes: an int, or text with a unit ("64MiB"; decimal units are powers of 1000)."""
     if isinstance(value, bool) or not isinstance(value, (int, str)):

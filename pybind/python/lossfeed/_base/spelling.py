@@ -18,6 +18,7 @@ _REMEDY = {
     "lf.ImageTransform": "lf.Loader(data, transform=lf.ImageTransform({}))",
     "lf.Packed": "lf.Loader(data, pad=lf.Packed({}))",
     "lf.stage": "lf.stage(batches, {})",
+    "lf.show": "lf.show(batch, {})",
     "lf.Scores": "",
     "lf.Cache": "",
     "lf.Sampling": "",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Callable, Iterator
 
 from .. import _native
 from .._base.errors import SettingsError, UsageError
+from .._base.html import table
 from .._transform import mixing
 from .generic import D, Of, Y
 
@@ -182,6 +184,12 @@ class Batch(Of[D, Y]):
 
     def __repr__(self) -> str:
         return f"<lossfeed.Batch {self.number} of epoch {self.epoch}: {len(self)} samples, data {_said(self.data)}>"
+
+    def _repr_html_(self) -> str:
+        parts = self.data if isinstance(self.data, Mapping) else {"data": self.data}
+        fields = {**parts, "target": self.target, "ids": self.ids, "weight": self._weight}
+        title = f"lossfeed.Batch {self.number} of epoch {self.epoch}: {len(self)} samples"
+        return table(title, [(str(name), _said(value)) for name, value in fields.items()])
 
 
 class Whole(Batch[Any, Any]):

@@ -303,7 +303,9 @@ def _pads(pad: Any, structure: Structure | None, torch_half: bool) -> dict[str, 
     """
     if pad is None:
         return {}
-    leaves = {leaf.path: leaf for leaf in (structure.leaves if structure else ()) if leaf.place == "tail" and leaf.shape}
+    # Masks that went a picture's way have its size.
+    tails = [leaf for leaf in (structure.leaves if structure else ()) if leaf.place == "tail" and leaf.given != "mask"]
+    leaves = {leaf.path: leaf for leaf in tails if leaf.shape}
     if not leaves:
         raise SettingsError(
             f"pad={pad!r}: no array of this dataset varies in length; if one does, open the dataset with lf.open(…, "

@@ -12,6 +12,7 @@ from .._base.memory import require_numpy, torch_loaded
 from .._base.signals import of_signal
 from . import generators, reader_threads
 from .resize import Resize
+from .pictured import Pictured, Pictures
 from .structure import WHOLE, Structure
 
 #: How long one call goes on with further items. A pass that is over ends between two calls.
@@ -22,7 +23,7 @@ class Adaptor:
     """Calls a map-style dataset and turns its items into bytes.
 
     The first item says what all are made of; an item that is made otherwise is a bad sample, told with both. `whole` items
-    may be anything: they are pickled.
+    may be anything: they are pickled. Of `pictures` the image travels encoded.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class Adaptor:
         varying: bool = False,
         target: str | None = None,
         whole: bool = False,
+        pictures: Pictures | None = None,
         structure: Structure | None = None,
     ) -> None:
         self.dataset = dataset
@@ -52,7 +54,10 @@ class Adaptor:
         if structure is None:
             with generators.kept():
                 first = WHOLE if whole else self.turns.call(self._first)
-            structure = Structure(first, varying=varying, target=target, image=image)
+            if pictures is None:
+                structure = Structure(first, varying=varying, target=target, image=image)
+            else:
+                structure = Pictured(first, pictures, target, image)
         #: What samples are made of; `structure` if another process has found it.
         self.structure = structure.here(image)
 

@@ -10,6 +10,7 @@ from .. import _native
 from .._base import literals
 from .._base.checks import choice, real, whole
 from .._base.errors import SettingsError
+from .._base.html import table
 from .._base.memory import to_numpy, to_torch, torch_loaded
 from .._base.process import MadeAgain
 from .._base.sizes import parse_bytes
@@ -181,9 +182,25 @@ class Data(MadeAgain):
         """``"encoded"`` or ``"decoded"``."""
         return self._native.better_form() if asked == "auto" else asked
 
+    def _said(self) -> list[tuple[str, str]]:
+        """Where it is, how much, and of what."""
+        made = str(self.spec)
+        if self._structure is None:
+            made = "{} {}".format(*self.spec) + (", channels last" if self._native.images else "")
+        place, classes = self._native.describe(), self.classes
+        # Folders and shards count their samples themselves.
+        counted = any(said in place for said in (f"{len(self)} samples", f"{len(self)} rows", f"{len(self)} of the "))
+        count = [] if counted else [("samples", str(len(self)))]
+        names = ", ".join(classes[:10]) + (", …" if len(classes) > 10 else "")
+        return [("data", place), *count, ("each sample", made), *([("classes", names)] if classes else [])]
+
     def __repr__(self) -> str:
-        made = self.spec if self._structure is not None else "{} {}".format(*self.spec)
-        return f"<lossfeed.Data {self._native.describe()}: {len(self)} samples of {made}>"
+        said = dict(self._said())
+        count = f"{said['samples']} samples, " if "samples" in said else ""
+        return f"<lossfeed.Data {said['data']}, {count}each {said['each sample']}>"
+
+    def _repr_html_(self) -> str:
+        return table("lossfeed.Data", self._said())
 
 
 def concat(parts: Iterable[Data]) -> Data:

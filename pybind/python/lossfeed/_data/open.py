@@ -19,6 +19,7 @@ from .adaptor import Adaptor, guarded
 from .array_files import are_files, is_file, of_files
 from .data import Data
 from .in_memory import are_arrays, of_arrays, tensors_of
+from .pictured import Pictured, Pictures
 from .open_options import OF_PATHS, OpenOptions, place
 from .process_pool import Processes, Start, structure_of
 from .raw_records import of_records
@@ -271,6 +272,7 @@ def python_data(
     target: str | None,
     whole: bool = False,
     start: Start = Start(),
+    pictures: Pictures | None = None,
 ) -> Data:
     indexed = all(callable(getattr(data, name, None)) for name in ("__getitem__", "__len__"))
     if isinstance(data, type):
@@ -316,24 +318,27 @@ def python_data(
             raise SettingsError(
                 f"thread_safe={thread_safe!r} with processes={processes}: each process has its own copy: remove it"
             )
-        adaptor = Processes(data, mode, size, processes, varying, target, whole, start)
+        adaptor = Processes(data, mode, size, processes, varying, target, whole, pictures, start)
     else:
-        how = mode, size, thread_safe, varying, target, whole
+        how = mode, size, thread_safe, varying, target, whole, pictures
         apart = guarded(data) and not thread_safe and not whole
         adaptor = Adaptor(data, *how, structure_of(data, how) if apart else None)
     structure = adaptor.structure
     if mode != "auto" or size is not None:
-        if not any(leaf.dtype == "uint8" and len(leaf.shape) == 3 for leaf in structure.leaves):
+        if pictures is None and not any(leaf.dtype == "uint8" and len(leaf.shape) == 3 for leaf in structure.leaves):
             raise SettingsError("mode, resize and crop are for datasets of PIL images: leave them out")
     native = _native.dataset_source(
         adaptor,
         adaptor.readers,
         adaptor.turns,
         len(data),
-        structure.fields,
+        [] if isinstance(structure, Pictured) else structure.fields,
         bool(structure.tail),
         structure.target,
         f"dataset {type(data).__name__}",
         classes_of(data),
+        structure.lengths if isinstance(structure, Pictured) else None,
     )
+    if isinstance(structure, Pictured):
+        structure.settled(native.fields[0])
     return Data(native, (adaptor,), None if structure.plain else structure)

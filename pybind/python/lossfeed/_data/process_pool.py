@@ -29,6 +29,7 @@ from .._base.process import Process
 from .._base.signals import called, kept_while
 from . import generators, reader_threads
 from .adaptor import RUN_S, Adaptor
+from .pictured import Pictures
 from .resize import Resize
 from .structure import Structure
 
@@ -100,6 +101,7 @@ class Processes:
         varying: bool = False,
         target: str | None = None,
         whole: bool = False,
+        pictures: Pictures | None = None,
         start: Start = Start(),
     ) -> None:
         self.dataset = dataset
@@ -112,7 +114,7 @@ class Processes:
         self._broken: str | None = None
         #: How many there are.
         self.count = count
-        how = (mode, resize, True, varying, target, whole)
+        how = (mode, resize, True, varying, target, whole, pictures)
         self._workers = [_Worker(dataset, how, number, count, start) for number in range(count)]
         #: For whoever does not call :meth:`end`. It waits for nothing: a Ctrl-C that falls into a finalizer is lost.
         self._forgotten = weakref.finalize(self, _kill, self._workers, self._process, 0.0)

@@ -14,15 +14,18 @@ from .array_files import are_files
 from .data import Data, concat
 from .in_memory import are_arrays, tensors_of
 from .open_options import OpenOptions
+from .pictured import Pictured, Pictures
 from .process_pool import Start
 from .resize import find as find_resize
 
 
-def open_for(given: Any, varying: bool) -> Data:
+def open_for(given: Any, varying: bool, pictures: Pictures | None = None) -> Data:
     """What a loader was given, opened. `varying`: arrays of a Python dataset may differ in length without a word, since
     the user brings a ``collate_fn`` or batches of equal lengths; torch's DataLoader asks for no word either."""
     if isinstance(given, Data):
         return given
+    if pictures is not None and python_dataset(given) is not None:
+        return _open.python_data(given, "auto", None, None, 0, True, None, pictures=pictures)._made_by(_open.again, given, {})
     if not varying or isinstance(given, (str, os.PathLike)) or are_arrays(given) or are_files(given):
         return _open.open(given)
     try:
@@ -56,27 +59,29 @@ def python_dataset(data: Any) -> Any:
     return data if all(callable(getattr(data, name, None)) for name in ("__getitem__", "__len__")) else None
 
 
-def reopened(data: Data, processes: int, whole: bool, start: Start) -> Data:
+def reopened(data: Data, processes: int, whole: bool, start: Start, pictures: Pictures | None = None) -> Data:
     """`data` with its Python datasets read in so many processes, but for those that bear threads or bring processes of
-    their own. `whole`: their items travel as they are, pickled."""
+    their own. `whole`: their items travel as they are, pickled. `pictures`: with pictures that are encoded."""
     make, of = data._recipe()
     if make is not _open.again:
-        again = [reopened(part, processes, whole, start) if isinstance(part, Data) else part for part in of]
+        again = [reopened(part, processes, whole, start, pictures) if isinstance(part, Data) else part for part in of]
         if make is concat:
-            again = [[reopened(part, processes, whole, start) for part in of[0]]]
+            again = [[reopened(part, processes, whole, start, pictures) for part in of[0]]]
         return make(*again)  # type: ignore[no-any-return]
     dataset, given = of
     if isinstance(dataset, Data):
-        return reopened(dataset, processes, whole, start)
+        return reopened(dataset, processes, whole, start, pictures)
     if not data._adaptors:
         return data
     asked = OpenOptions(**given)
     count = asked.processes or (0 if asked.thread_safe or not guarded(dataset) else processes)
-    if count == asked.processes and not whole:
+    made_so = pictures is None or isinstance(data._adaptors[0].structure, Pictured)
+    if count == asked.processes and not whole and made_so:
         return data
     size = find_resize(asked.resize, asked.crop)
     made = _open.python_data(
-        dataset, asked.mode, size, asked.thread_safe if not count else None, count, asked.varying, asked.target, whole, start
+        dataset, asked.mode, size, asked.thread_safe if not count else None, count, asked.varying, asked.target, whole, start,
+        pictures,
     )
     return made._made_by(_open.again, dataset, given)
 

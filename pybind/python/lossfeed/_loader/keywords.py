@@ -211,7 +211,7 @@ def framework(value: Any, on_device: str) -> str:
         __import__(name)
     except ImportError as cause:
         raise UsageError(
-            f"batches as {name} need it installed: pip install 'lossfeed[{name}]', or choose framework='torch' or "
+            f"batches as {name} need it installed: pip install {name}, or choose framework='torch' or "
             "'numpy'"
         ) from cause
     return name

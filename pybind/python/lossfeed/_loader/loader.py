@@ -29,6 +29,7 @@ from .lightning_fit import take_up
 from .options import Options
 from .report import described
 from .stats import Statistics
+from .summary import tell
 from .topics import Cache, Reading, Sampling
 
 
@@ -198,6 +199,7 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, OwnLosses, MadeAgain):
         self._group: Any = None
         self._process = Process()
         closing.live.add(self)
+        tell(self)
 
     # ---- epochs ----------------------------------------------------------------------------------------------------
 

@@ -15,10 +15,11 @@ from .._batch.courier import Courier
 from .._batch.usage import Uses
 from .._batch.views import Views
 from .._data.data import Data
+from .._data.pictured import Pictures
 from .._data.random_items import refuse_random_items
 from .._data.reopening import open_for
 from .._loss.scoring import Account
-from .._transform import image, per_image
+from .._transform import beside, image, per_image
 from .._transform.mixing import Mixer
 from . import keywords, ranks, reading as _reading, user_order
 from .epoch_pass import Line
@@ -65,6 +66,8 @@ class _Delivery(NamedTuple):
     augment: dict[str, Any] | None
     #: Its native form; None without.
     fitted: _native.ImageTransform | None
+    #: Those of masks and boxes, for loader threads; None without.
+    beside: dict[str, Any] | None = None
     #: Where the user's ``collate_fn`` has made batches of samples in host memory, and they are to go to a device.
     move_to: str | None = None
     #: What the user does with a batch's data when it is handed out.
@@ -84,11 +87,13 @@ def make(asked: Options) -> Made:
         reading, data = found
         alone = True
     else:
-        data = open_for(asked.source, asked.collate_fn is not None or asked.batch_sampler is not None)
+        names = asked.transform._named if isinstance(asked.transform, image.ImageTransform) else None
+        named = None if names is None or not names.any else beside.asked(names)
+        data = open_for(asked.source, asked.collate_fn is not None or asked.batch_sampler is not None, named)
         if asked.ids is not None:
             data = data.subset(asked.ids)
         opened = data
-        data, collate_fn, alone = _reading.for_engine(asked, data, framework)
+        data, collate_fn, alone = _reading.for_engine(asked, data, framework, _pictures_of(asked, data))
         asked = dataclasses.replace(asked, collate_fn=collate_fn)
     timeout_s = checks.seconds("timeout", asked.reading.timeout)
     world = ranks.find(asked.rank, asked.world_size)
@@ -178,19 +183,20 @@ def _delivery(
     transform = None if asked.transform is None or of_batches is not None else image.transform(asked.transform)
     structure = data._structure
     if transform is not None and structure is not None and not data._native.images:
-        images = [leaf.path for leaf in structure.leaves if leaf.given == "image" or len(leaf.shape) == 3]
-        pair = f"open a dataset whose __getitem__ returns (sample[{images[0]!r}], label), or " if images else ""
         raise SettingsError(
-            "an ImageTransform is for pairs (image, target) and for pictures in shards, and this dataset's samples are others: "
-            f"{pair}give a function of batch.data, transform=function"
+            "an ImageTransform is for pairs (image, target) and for samples with a picture, and this dataset's samples are "
+            "others: give a function of batch.data, transform=function"
         )
     made = None if transform is None else transform._fit(data._native)
     specs = data._native.fields if made is None else [made.spec]
     channels_last: tuple[int, ...] = (0,) if transform is not None and transform._layout == "channels_last" else ()
     if of_batches is not None:
         channels_last = _pictures(data)
+    tails: dict[str, Any] | None = None
+    if transform is not None:
+        tails, structure = beside.find(transform._named, data, transform._steps(data._native).settings)
     views = Views(framework, specs, data._native.target_spec, channels_last, structure, asked.pad)
-    settings, crop, jitter, augment = (None, None, None, None) if transform is None else transform._steps
+    settings, crop, jitter, augment = (None, None, None, None) if transform is None else transform._steps(data._native)
     # What a function of the user's draws cannot be known.
     random = of_batches is not None or (made is not None and made.random)
     if made is not None and made.mixes and asked.collate_fn is not None:
@@ -201,16 +207,16 @@ def _delivery(
         raise SettingsError("pad= does not work with collate_fn=: remove one of them")
     if read:
         move_to = None if device == "cpu" else device
-        return _Delivery("cpu", views, None, random, None, None, None, None, None, move_to, of_batches)
+        return _Delivery("cpu", views, None, random, None, None, None, None, None, None, move_to, of_batches)
     if device == "cpu":
-        return _Delivery(device, views, None, random, settings, crop, jitter, augment, made, None, of_batches)
+        return _Delivery(device, views, None, random, settings, crop, jitter, augment, made, tails, None, of_batches)
     if structure is not None and asked.collate_fn is not None:
-        return _Delivery("cpu", views, None, random, settings, crop, jitter, augment, made, device, of_batches)
+        return _Delivery("cpu", views, None, random, settings, crop, jitter, augment, made, tails, device, of_batches)
     courier = Courier(device, views, made, rank)
     by_threads = settings if courier.host_transforms else None
     if transform is not None and transform._retouch == "auto" and not courier.host_transforms:
         jitter = augment = None  # the device's work too
-    return _Delivery(courier.name, views, courier, random, by_threads, crop, jitter, augment, made, None, of_batches)
+    return _Delivery(courier.name, views, courier, random, by_threads, crop, jitter, augment, made, tails, None, of_batches)
 
 
 def _of_batches(transform: Any, framework: str) -> Callable[..., Any] | None:
@@ -218,6 +224,15 @@ def _of_batches(transform: Any, framework: str) -> Callable[..., Any] | None:
     if not callable(transform) or isinstance(transform, (type, image.ImageTransform)):
         return None
     return per_image.of_batches(transform, framework)
+
+
+def _pictures_of(asked: Options, data: Data) -> Pictures | None:
+    """What of a Python dataset's items an image transform takes encoded, each picture of its own size."""
+    transform = asked.transform
+    if not isinstance(transform, image.ImageTransform):
+        return None
+    # The pictures of a cache that is a share of all of them have one size.
+    return beside.pictures(transform._named, data, transform._one_size and not asked.cache.is_share)
 
 
 def _pictures(data: Data) -> tuple[int, ...]:
@@ -255,6 +270,7 @@ def _settings(
         "crop": delivery.crop,
         "jitter": delivery.jitter,
         "augment": delivery.augment,
+        "beside": delivery.beside,
         "sampler": sampler,
         "device": delivery.device,
         "job": None if asked.job is None else str(asked.job),

@@ -16,6 +16,7 @@ from .._batch.usage import Reads
 from .._data import open as _open, reopening
 from .._data.adaptor import Adaptor, guarded
 from .._data.data import Data
+from .._data.pictured import Pictures
 from .._data.process_pool import Processes, Start
 from .._transform.image import ImageTransform
 from . import keywords, ranks
@@ -48,7 +49,7 @@ def find(asked: Options, framework: str, device: str) -> tuple[TorchReading, Dat
     return TorchReading(items, _processes(asked, dataset, len(data)), _settings(asked, device)), data
 
 
-def for_engine(asked: Options, data: Data, framework: str) -> tuple[Data, Any, bool]:
+def for_engine(asked: Options, data: Data, framework: str, pictures: Pictures | None) -> tuple[Data, Any, bool]:
     """`data` as the engine is to read it, its Python datasets in as many processes as are asked for; what collates their
     items; and whether the calling thread alone reads them."""
     collate_fn = asked.collate_fn
@@ -68,7 +69,7 @@ def for_engine(asked: Options, data: Data, framework: str) -> tuple[Data, Any, b
     structures = [adaptor.structure for adaptor in data._adaptors]
     items = collate_fn is not None and asked.pad is None and not isinstance(asked.transform, ImageTransform)
     whole = items and not all(of.comes_back for of in structures)
-    data = reopening.reopened(data, count, whole, start)
+    data = reopening.reopened(data, count, whole, start, pictures)
     if items and data._structure is None:
         # Rows of a batch are no items: an int would come as a tensor.
         data = data._with(structures[0])

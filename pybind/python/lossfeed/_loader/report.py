@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from .._base.sizes import shown
+
 
 def readable(report: str) -> dict[str, Any]:
     """The engine's report (JSON), with ranges as text and pairs as dicts."""
@@ -27,12 +29,15 @@ def described(loader: Any, settings: dict[str, Any], in_force: tuple[str, str, f
     if in_force is not None:
         policy, _, _, chosen = in_force
         sampler = chosen if sampler == chosen else f"{sampler} ({chosen})"
+    order = "in order" if settings["sampler"].get("in_order") else f"sampler {sampler}"
+    size = settings["cache_bytes"]
+    cache = "no cache" if size == 0 else f"cache {shown(size)}" + ("" if policy is None else f", policy {policy}")
+    ranks = "" if settings["world_size"] == 1 else f"rank {settings['rank']} of {settings['world_size']}, "
     try:
         batches = f"{len(loader)} batches"
     except TypeError:  # a sampler without a length
         batches = "batches"
     return (
-        f"<lossfeed.Loader {len(loader._data)} samples in {batches} of {settings['batch_size']}, sampler {sampler}, "
-        f"policy {policy}, cache {settings['cache_bytes']} bytes, rank {settings['rank']} of "
-        f"{settings['world_size']}, {settings['device']}{'' if in_force is not None else ', closed'}>"
+        f"<lossfeed.Loader {len(loader._data)} samples in {batches} of {settings['batch_size']}, {order}, {cache}, "
+        f"{ranks}{settings['device']}{'' if in_force is not None else ', closed'}>"
     )

@@ -5,12 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 from .._base.errors import CounterError
+from .._base.html import table
 from .._base.memory import to_numpy, to_torch
 from .._base.spelling import nearest
 from .._data.data import Data
 from .._loss.scoring import Account
 from .._native import counters
+from . import summary
 from .report import readable
+
+
+class Code(float):
+    """A number that stands for words: a float for whatever records it, and words for readers."""
+
+    __slots__ = ("words",)
+    words: str
+
+    def __repr__(self) -> str:
+        return f"{self:g} ({self.words})"
+
+    # A format and a logger want the number.
+    __str__ = float.__repr__
 
 
 class Stats:
@@ -21,10 +36,18 @@ class Stats:
         self._account = account
 
     def __call__(self) -> dict[str, float]:
-        """Every number now, as one flat dict by name."""
-        flat = dict(self._account.engine().stats())
+        """Every number now, as one flat dict by name. Printed, a code has its words: ``workers_reason: 3 (fewer threads
+        are enough)``."""
+        flat = self._numbers()
         flat["scores_dropped_total"] = flat.get("scores_dropped_total", 0.0) + self._account.dropped_total
+        for name, codes in _CODES.items():
+            if words := codes.get(int(flat.get(name, 0.0))):
+                flat[name] = made = Code(flat[name])
+                made.words = words
         return flat
+
+    def _numbers(self) -> dict[str, float]:
+        return dict(self._account.engine().stats())
 
     @staticmethod
     def help(name: str | None = None) -> str:
@@ -41,6 +64,10 @@ class Stats:
             hint = f"did you mean {near!r}?" if near else "print(loader.stats.help()) lists all"
             raise CounterError(f"stats() has no {name!r}: {hint}")
         return _explained(known[name])
+
+
+#: Counter -> code -> words, of those that are codes.
+_CODES = {name: dict(codes) for name, *_, codes in counters() if codes}
 
 
 def _explained(number: tuple[str, bool, str, str, list[tuple[int, str]]]) -> str:
@@ -67,6 +94,16 @@ class Statistics:
     def stats(self) -> Stats:
         """``loader.stats()`` returns all counters now; ``loader.stats.help(name)`` explains one of them."""
         return Stats(self._account)
+
+    def summary(self) -> str:
+        """What was chosen, by you or by itself, and why; of a loader that has delivered batches also what came of it.
+        Text to print."""
+        rows = summary.rows(self)
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+
+    def _repr_html_(self) -> str:
+        return table("lossfeed.Loader", summary.rows(self))
 
     def epoch_report(self) -> dict[str, Any]:
         """Statistics of the current epoch so far, or of the last one. Takes some milliseconds for a million samples:

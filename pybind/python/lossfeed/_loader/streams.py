@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Mapping
+from html import escape
 from typing import Any, Callable, Iterator
 
 from .._base import checks
@@ -166,6 +167,13 @@ class Stream(MadeAgain):
         made, kind = self._torch, type(self._asked_stream()).__name__
         rest = "closed" if made is None else f"batches of {made.batch_size}, {made.num_workers} worker processes, {self._device}"
         return f"<lossfeed.Loader of a stream, {kind}: {rest}>"
+
+    def summary(self) -> str:
+        """What it is: nothing is chosen or counted for a stream."""
+        return repr(self)
+
+    def _repr_html_(self) -> str:
+        return escape(repr(self))
 
     def _recipe(self) -> tuple[Any, tuple[Any, ...]]:
         return _again, (type(self).__bases__[0], TorchAttributes._to_copy(self, False))  # type: ignore[arg-type]

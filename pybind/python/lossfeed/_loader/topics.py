@@ -116,6 +116,11 @@ class Cache(Topic):
         """Whether samples are kept at all."""
         return parse_cache(self.size, lambda: 1 << 62) > 0
 
+    @property
+    def is_share(self) -> bool:
+        """Whether its size is a share of the dataset."""
+        return isinstance(self.size, float) or (isinstance(self.size, str) and self.size.strip().endswith("%"))
+
     def _settings(self, data: "Data") -> dict[str, Any]:
         """The engine's settings."""
         form = data._cache_form(self.form)

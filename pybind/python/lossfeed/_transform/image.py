@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _native
 from .._base import literals
@@ -13,6 +14,7 @@ from .._base.errors import SettingsError
 from .._base.memory import is_array, is_tensor
 from .._base.spelling import Spelled
 from .._data.resize import find as find_resize, size
+from . import beside
 
 if TYPE_CHECKING:
     import numpy
@@ -20,9 +22,10 @@ if TYPE_CHECKING:
 
 
 class ImageTransform(Spelled):
-    """Crop, flip and normalise images, after the cache: ``lf.Loader(data, transform=lf.ImageTransform("float32",
-    mean=…, std=…))``. ``pybind/docs/batches.md`` has torchvision's names beside these, and how exact each step is.
+    """Crop, flip and normalise images, after the cache: ``Loader(data, transform=ImageTransform(mean=…, std=…))``.
+    ``pybind/docs/batches.md`` says how exact each step is.
 
+    ========================  =====================================================================================
     torchvision               here
     ========================  =====================================================================================
     ``RandomResizedCrop``     ``crop=224, scale=(0.08, 1.0)``; ``ratio`` has torchvision's default
@@ -41,33 +44,6 @@ class ImageTransform(Spelled):
     ``RandomErasing``         ``erase=0.25``: 2 to 33 % of the area, 0.3 to 3.3 times as tall as wide, value 0
     ========================  =====================================================================================
 
-    Without resizing the result is torchvision's up to float32 rounding; what is resized, up to 2 of 255 levels (Pillow's
-    bilinear filter with antialiasing, rounded between its two passes, which come in the other order here). Draws depend
-    only on seed, epoch, batch number and sample id: the same with any number of workers, on any device and in a resumed
-    run. A sample that appears twice in an epoch is drawn twice. Colours are changed as torchvision's ``v2`` changes
-    uint8 images, up to a level a step; after resizing, and before the crop that pads, so the ``padding`` stays black.
-
-    ``augment`` has the operations, ranges and formulas of torchvision's ``v2`` for uint8 images, with its nearest pixel,
-    and is applied after every crop and the flip, before normalising and erasing. It does not change which crops and
-    flips are drawn. Moved pixels equal torchvision's except where two are equally near; other operations differ by at
-    most one level. Strengths are exact: torchvision's are float32, which a translation by 16 pixels may leave at 15.
-
-    ``mixup`` and ``cutmix`` mix the images of a finished batch in pairs: row k with row B − 1 − k and that one with it, by
-    one lam a batch, drawn from Beta(alpha, alpha) by seed, epoch, batch number and rank. ``batch.target`` stays the own
-    sample's, ``batch.mix`` has lam and the partners' targets, and :meth:`Loader.cross_entropy` and :meth:`Loader.loss`
-    take ``lam · loss(own) + (1 − lam) · loss(partner)``. Lam is at least ½, so a row belongs to the sample that is seen
-    more; both mixes of a pair are in the batch. The score is the own target's part of the loss. timm's words:
-    ``mixup_alpha``, ``cutmix_alpha``, ``prob``, ``switch_prob``, mode "batch".
-
-    On a CUDA device samples are copied as bytes, and kernels change colours, augment, flip, normalise, erase and mix
-    them; on the CPU loader threads do this. Both give the same bits. Resizing is the work of the loader's threads on
-    every device. ``retouch="threads"`` leaves colours and ``augment``, with the crop and flip before them, to loader
-    threads too: for a GPU that is busier than the processors.
-
-    With ``scale`` or ``resize`` images in files may have any size: each is decoded at its own size, and the needed part
-    is resampled. The cache must then keep them encoded (its default). Images resized by :func:`lossfeed.open` or cached
-    decoded, arrays and Python datasets must have one size.
-=======
     Draws depend on the loader's seed, the epoch, the batch's number and the sample's id. On a CUDA device kernels make
     the batches, elsewhere loader threads; both give the same bits. With ``scale`` or ``resize`` images in files may have
     any size, and a cache must keep them encoded.
@@ -90,6 +66,8 @@ class ImageTransform(Spelled):
         augment: ``"trivial"``, ``"rand"``, or a dict: ``{"name": "rand", "ops": 2, "magnitude": 9, "bins": 31, "fill":
             0}``. ``bins``: number of strengths, 2 to 65536; ``magnitude``: the one of ``"rand"``, below ``bins``;
             ``ops``: operations in a row, 0 to 100; ``fill``: level outside the image, 0 to 255, or one a channel.
+        image, masks, boxes: fields of dicts: the picture; masks that go its way, by the nearest pixel; boxes (left, top,
+            right, bottom) in pixels, clipped. ``{"boxes": ("labels", "area")}`` says what has a value a box.
         retouch: what changes colours and augments: ``"auto"``: the CUDA device if it makes the images, else loader
             threads; ``"threads"``: always these.
         mixup, cutmix: alpha of mixup and of CutMix, 0 to 1000. 0: off.
@@ -103,7 +81,7 @@ class ImageTransform(Spelled):
         SettingsError: a value makes no sense; when the loader is made: it does not fit the dataset's images.
     """
 
-    __slots__ = ("_augment", "_crop", "_jitter", "_layout", "_retouch", "_settings")
+    __slots__ = ("_augment", "_crop", "_jitter", "_layout", "_named", "_retouch", "_settings")
 
     def __init__(
         self,
@@ -132,6 +110,9 @@ class ImageTransform(Spelled):
         grayscale: float = 0.0,
         augment: literals.Augment | dict[str, Any] | None = None,
         retouch: literals.Retouch = "auto",
+        image: str | None = None,
+        masks: Sequence[str] = (),
+        boxes: Sequence[str] | Mapping[str, Sequence[str]] = (),
     ) -> None:
         name = getattr(dtype, "__name__", None) if isinstance(dtype, type) else str(dtype).removeprefix("torch.")
         self._layout = choice("layout", layout, "NCHW", "NHWC", "channels_last")
@@ -148,6 +129,8 @@ class ImageTransform(Spelled):
             "mix": _mix(mixup, cutmix, mix_chance, switch),
         }
         self._retouch = choice("retouch", retouch, "auto", "threads")
+        self._named = beside.named(image, masks, boxes)
+        _refuse_beside(self._named, augment, mixup, cutmix)
         _refuse_levels(self._settings["mean"], self._settings["std"])
         factors = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
         #: The engine's settings of changes of colours; None without.
@@ -180,14 +163,31 @@ class ImageTransform(Spelled):
             said += [f"{names.get(key, key)}={value}" for key, value in self._jitter.items() if value]
         if self._augment is not None:
             said += [f"augment={_asked(self._augment)}"]
+        said += self._named.said()
         if self._retouch != "auto":
             said += [f"retouch={self._retouch!r}"]
         return f"lossfeed.ImageTransform({', '.join([*said, f'layout={self._layout!r}'])})"
 
     @property
-    def _steps(self) -> tuple[dict[str, Any], dict[str, Any] | None, dict[str, Any] | None, dict[str, Any] | None]:
+    def _one_size(self) -> bool:
+        """Whether images of any size become one: they are resized, or cut out as they are."""
+        return self._crop is not None or self._cuts
+
+    @property
+    def _cuts(self) -> bool:
+        """Whether a crop without resizing can be made of encoded images as they are. Colours change before it, and padding
+        stays black."""
+        plain = self._augment or self._settings
+        return self._crop is None and self._jitter is None and plain["crop"] is not None and not plain["padding"]
+
+    def _steps(self, source: _native.Source) -> Steps:
         """The engine's settings of the transform, the crop, the jitter and the augmentation."""
-        return self._settings, self._crop, self._jitter, self._augment
+        settings, crop, augment = self._settings, self._crop, self._augment
+        if source.images and self._cuts:
+            plain, none = augment or settings, {"crop": None, "random_crop": False}
+            crop = {"size": plain["crop"], "of": {"cut": {"random": plain["random_crop"]}}}
+            settings, augment = settings | none, None if augment is None else augment | none
+        return Steps(settings, crop, self._jitter, augment)
 
     def _fit(self, source: _native.Source) -> _native.ImageTransform:
         """Checked against a dataset."""
@@ -197,9 +197,32 @@ class ImageTransform(Spelled):
                 f"transform: samples of shape {shape} have channels first, and an ImageTransform takes (height, width, channels): "
                 "give each as image.permute(1, 2, 0), an array of all as x.transpose(0, 2, 3, 1)"
             )
-        settings, *early = self._steps
+        settings, *early = self._steps(source)
         crop, jitter, augment = (None if step is None else json.dumps(step) for step in early)
         return _native.ImageTransform(source, json.dumps(settings), crop, jitter, augment, self._retouch == "auto")
+
+
+class Steps(NamedTuple):
+    """The engine's settings of each step."""
+
+    settings: dict[str, Any]
+    crop: dict[str, Any] | None
+    jitter: dict[str, Any] | None
+    augment: dict[str, Any] | None
+
+
+def _refuse_beside(named: beside.Named, augment: Any, mixup: Any, cutmix: Any) -> None:
+    """Refuses what masks and boxes cannot follow."""
+    if not named.beside:
+        return
+    what = "masks=" if named.masks else "boxes="
+    if augment is not None:
+        raise SettingsError(
+            f"augment={augment!r} with {what}: its rotations and shears would move the picture alone: remove one; crops, flip, "
+            "colours and erase go together with masks and boxes"
+        )
+    if mixup or cutmix:
+        raise SettingsError(f"mixup= and cutmix= with {what}: they would mix the pictures alone: remove one")
 
 
 def transform(value: Any) -> ImageTransform:

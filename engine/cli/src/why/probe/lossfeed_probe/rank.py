@@ -1,0 +1,153 @@
+"""The numbers of one training process, a rank, and the clock of its loop.
+
+A batch taken in the main thread is a step: the time inside the loader is the wait, the time up to the next call is busy.
+Time between two passes belongs to neither.
+"""
+
+import os
+import sys
+import threading
+import time
+
+from . import gpu, slots
+
+clock = time.perf_counter
+processor_clock = time.process_time
+NAMES = (
+    "batches", "samples", "passes", "steps", "wait", "wait_first", "busy", "own_processor", "sync", "copies", "pageable",
+    "copies_timed", "gpu_span", "gpu_gap", "gpu_steps", "workers", "persistent", "pinned", "processors", "torch", "began",
+    "ended", "wait_longs", "wait_long", "busy_longs", "busy_long", "readers",
+    # Those of our own loader, from its engine.
+    "stats", "engine_wait", "wait_source", "wait_decode", "wait_slot", "wait_copy", "wait_decide", "wait_handover",
+    "filled", "work", "processor", "cache_capacity", "cache_used", "requests", "hits", "fetched", "fetched_bytes",
+    "distinct", "dataset", "scores", "scores_late", "scores_dropped", "store_p50", "store_p99",
+)  # fmt: skip
+PLACE = {name: place for place, name in enumerate(NAMES)}
+(BATCHES, SAMPLES, PASSES, STEPS, WAIT, FIRST, BUSY, OWN, SYNC) = range(9)
+ENDED = PLACE["ended"]
+WAIT_LONGS, BUSY_LONGS = PLACE["wait_longs"], PLACE["busy_longs"]
+#: Waits and steps as long as this (seconds) are counted apart: few of them are pauses, and no pace.
+LONG = 1.0
+
+
+class Source:
+    """A loader: how often it was asked, and what is set."""
+
+    def __init__(self, name, **settings):
+        self.name, self.settings, self.batches = name, settings, 0
+
+
+class Rank:
+    """This process's loop. All of it runs in the main thread."""
+
+    def __init__(self):
+        self.slots = slots.Slots("rank", NAMES)
+        self.numbers = self.slots.numbers
+        self.slots.set(processors=len(os.sched_getaffinity(0)), began=time.time())
+        #: End of the last wait; 0: outside of a pass.
+        self.last = 0.0
+        self.last_processor = 0.0
+        #: True inside a loader: a loader that reads another is one wait.
+        self.inside = False
+        self.best = None
+        self.gpu = gpu.Clock(self)
+
+    def asked(self):
+        """The loop asks for a batch; returns the time."""
+        self.inside = True
+        now, n = clock(), self.numbers
+        if self.last:
+            busy = now - self.last
+            n[BUSY] += busy
+            n[OWN] += processor_clock() - self.last_processor
+            if busy > LONG:
+                n[BUSY_LONGS] += 1
+                n[BUSY_LONGS + 1] += busy
+            if self.gpu.on:
+                self.gpu.asked()
+        return now
+
+    def answered(self, asked, source, samples, first):
+        """It has one. `first`: seconds that the pass took to start, if this is its first batch; else None."""
+        now, n = clock(), self.numbers
+        self.inside = False
+        wait = now - asked
+        if first is not None:
+            wait += first
+            n[FIRST] += wait
+            n[PASSES] += 1
+        elif wait > LONG:
+            n[WAIT_LONGS] += 1
+            n[WAIT_LONGS + 1] += wait
+        n[WAIT] += wait
+        n[BATCHES] += 1
+        n[SAMPLES] += samples
+        n[ENDED] = now
+        source.batches += 1
+        if source is not self.best and (self.best is None or source.batches > self.best.batches):
+            self.settle(source)
+        if self.gpu.on:
+            self.gpu.answered(wait)
+        elif n[BATCHES] in (2, 8, 19):
+            self.gpu.look()
+            self.describe()
+        self.last_processor = processor_clock()
+        self.last = clock()
+
+    def over(self):
+        """The pass has no more batches, or ended with an error."""
+        self.inside = False
+        self.last = 0.0
+
+    def settle(self, source):
+        """The loader that gave the most batches so far: its settings are those that count."""
+        self.best = source
+        self.slots.set(**source.settings)
+        self.describe()
+
+    def describe(self):
+        """Writes who this is."""
+        rank, world = int(os.environ.get("RANK", 0) or 0), int(os.environ.get("WORLD_SIZE", 1) or 1)
+        distributed = sys.modules.get("torch.distributed")
+        try:
+            if distributed is not None and distributed.is_available() and distributed.is_initialized():
+                rank, world = distributed.get_rank(), distributed.get_world_size()
+        except Exception:
+            pass
+        source = self.best.name if self.best else ""
+        slots.describe("rank", pid=os.getpid(), rank=rank, world_size=world, script=sys.argv[0] if sys.argv else "",
+                       source=source, device=self.gpu.name, gpu_uuid=self.gpu.uuid)  # fmt: skip
+
+
+_MAIN = threading.main_thread().ident
+_rank = None
+_off = False
+
+
+def here():
+    """The rank of this process, where its main thread asks; None elsewhere, inside a loader, and if it cannot write."""
+    global _rank, _off
+    if _off or threading.get_ident() != _MAIN:
+        return None
+    if _rank is None:
+        try:
+            _rank = Rank()
+        except Exception as error:
+            _off = True
+            sys.stderr.write(f"lossfeed why: nothing is measured: {error!r}\n")
+            return None
+    return None if _rank.inside else _rank
+
+
+def known():
+    """The rank, if it has one already and its main thread asks."""
+    return _rank if threading.get_ident() == _MAIN else None
+
+
+def _forked():
+    global _rank, _MAIN, _off
+    # The parent's numbers are its own. A worker process of a loader is no rank.
+    _rank, _MAIN, _off = None, threading.get_ident(), False
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,175 @@
+"""The making of batches, in worker processes or in the loop itself: how long it takes, how much of that is computing, and
+whether the interpreter or compiled code computes.
+
+A fetch's processor time tells waiting from computing, and the kernel's run-queue delay tells both from a machine whose
+processors are taken. What computes is sampled, twenty times a second at most and only where fetches compute: a thread that
+had to be waited for held the interpreter's lock and runs Python; one that did not runs compiled code.
+"""
+
+import os
+import sys
+import threading
+import time
+
+from . import slots
+
+_clock, _processor = time.perf_counter, time.thread_time
+NAMES = ("parent", "batches", "wall", "processor", "delay", "longest", "python", "compiled", "inline")
+(PARENT, BATCHES, WALL, PROCESSOR, DELAY, LONGEST, PYTHON, COMPILED, INLINE) = range(len(NAMES))
+#: Seconds between two samples, and how many are taken.
+_PERIOD, _SAMPLES = 0.05, 1200
+#: Sampling starts after so many fetches, if they compute for so long.
+_WARM, _LEAST = 3, 0.5e-3
+#: Packages whose Python functions only lead to compiled code.
+_LEADS = (
+    "PIL", "torch", "torchvision", "torchaudio", "torchcodec", "numpy", "cv2", "av", "decord", "imageio", "skimage",
+    "scipy", "albumentations", "kornia", "pyarrow", "pandas", "h5py", "zarr", "soundfile", "librosa", "tifffile", "gzip",
+    "lzma", "bz2", "zstandard", "turbojpeg", "simplejpeg",
+)  # fmt: skip
+
+
+class Maker:
+    """This process's numbers."""
+
+    def __init__(self):
+        self.numbers = slots.Slots("fetch", NAMES).numbers
+        self.numbers[PARENT] = _parent()
+        self.fetching = 0
+        self._sampler = None
+        try:
+            self._queue = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._queue = -1
+
+    def delay(self):
+        """Seconds that this thread has waited for a processor since it began."""
+        if self._queue < 0:
+            return 0.0
+        return int(os.pread(self._queue, 64, 0).split()[1]) / 1e9
+
+    def fetched(self, wall, processor, delay):
+        """One batch is made."""
+        n = self.numbers
+        n[BATCHES] += 1
+        n[WALL] += wall
+        n[PROCESSOR] += processor
+        n[DELAY] += delay
+        if wall > n[LONGEST]:
+            n[LONGEST] = wall
+        if self._sampler is None and n[BATCHES] >= _WARM and n[PROCESSOR] > _LEAST * n[BATCHES]:
+            thread = threading.Thread(target=self._sample, args=(threading.get_ident(),), daemon=True, name="lossfeed-why")
+            self._sampler = thread
+            thread.start()
+
+    def _sample(self, thread):
+        n, lock_turn = self.numbers, 0.8 * sys.getswitchinterval()
+        task = f"/proc/self/task/{_native_id(thread)}/stat"
+        own = _Delay()
+        for _ in range(_SAMPLES):
+            before = own.read()
+            began = _clock()
+            time.sleep(_PERIOD)
+            late = _clock() - began - _PERIOD - (own.read() - before)
+            if not self.fetching:
+                continue
+            held = late >= lock_turn
+            try:
+                if not held and not _runs(task):
+                    continue
+                frame = sys._current_frames().get(thread)
+            except OSError:
+                return
+            n[PYTHON if held and not _leads(frame) else COMPILED] += 1
+
+
+class _Delay:
+    """Run-queue delay of the calling thread."""
+
+    def __init__(self):
+        try:
+            self._fd = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._fd = -1
+
+    def read(self):
+        return 0.0 if self._fd < 0 else int(os.pread(self._fd, 64, 0).split()[1]) / 1e9
+
+
+def _native_id(thread):
+    for one in threading.enumerate():
+        if one.ident == thread:
+            return one.native_id
+    return os.getpid()
+
+
+def _runs(task):
+    """True if a thread computes, or waits for a processor."""
+    with open(task, "rb") as file:
+        return file.read().rpartition(b")")[2].split()[0] == b"R"
+
+
+def _leads(frame):
+    """True if the innermost Python function belongs to a package of compiled code."""
+    if frame is None:
+        return False
+    name = frame.f_globals.get("__name__") or ""
+    return name.partition(".")[0] in _LEADS
+
+
+def _parent():
+    """The process whose loop is fed: the parent of a worker, or this one."""
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    parent = multiprocessing.parent_process() if multiprocessing else None
+    return parent.pid if parent is not None and _is_worker() else os.getpid()
+
+
+def _is_worker():
+    worker = sys.modules.get("torch.utils.data._utils.worker")
+    return worker is not None and worker.get_worker_info() is not None
+
+
+_maker = None
+_off = False
+
+
+def _here():
+    global _maker, _off
+    if _maker is None and not _off:
+        try:
+            _maker = Maker()
+        except Exception:
+            _off = True
+    return _maker
+
+
+def _forked():
+    global _maker, _off
+    _maker, _off = None, False
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def change_fetchers(module):
+    """For `torch.utils.data._utils.fetch`."""
+    for kind in (module._MapDatasetFetcher, module._IterableDatasetFetcher):
+        kind.fetch = _timed(kind.fetch)
+
+
+def _timed(fetch):
+    def timed(self, index):
+        maker = _here()
+        if maker is None or maker.fetching:
+            return fetch(self, index)
+        maker.fetching = 1
+        queued, computed, began = maker.delay(), _processor(), _clock()
+        try:
+            data = fetch(self, index)
+        finally:
+            maker.fetching = 0
+        wall, computed = _clock() - began, _processor() - computed
+        maker.fetched(wall, computed, maker.delay() - queued)
+        return data
+
+    timed.__doc__ = fetch.__doc__
+    return timed

@@ -1,0 +1,151 @@
+//! The numbers that the program's processes left: a file each, of names and 8-byte floats. They trust nothing they read.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde::Deserialize;
+
+/// Bytes for the names, as in the probe's `slots.py`.
+const NAMES_BYTES: usize = 2048;
+/// No file is longer.
+const FILE_BYTES_MAX: u64 = 64 << 10;
+
+/// Numbers by name, in seconds, bytes and counts.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Numbers(BTreeMap<String, f64>);
+
+impl Numbers {
+    /// A number; 0 if it is missing, or none that can be counted with.
+    pub(super) fn get(&self, name: &str) -> f64 {
+        self.0.get(name).copied().filter(|x| x.is_finite() && *x >= 0.0).unwrap_or(0.0)
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(numbers: &[(&str, f64)]) -> Self {
+        Self(numbers.iter().map(|&(name, value)| (name.to_owned(), value)).collect())
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let (names, values) = bytes.split_at_checked(NAMES_BYTES)?;
+        let names = std::str::from_utf8(names).ok()?.trim_end().split('\n');
+        let values = values.chunks_exact(8).filter_map(|value| value.try_into().ok().map(f64::from_ne_bytes));
+        Some(Self(names.map(str::to_owned).zip(values).collect()))
+    }
+}
+
+/// What a training process says about itself.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(super) struct Words {
+    pub(super) rank: u32,
+    pub(super) world_size: u32,
+    pub(super) script: String,
+    pub(super) source: String,
+    pub(super) device: String,
+    pub(super) gpu_uuid: Option<String>,
+}
+
+/// A training process: its loop, and all that made its batches.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Record {
+    pub(super) pid: u32,
+    pub(super) words: Words,
+    pub(super) numbers: Numbers,
+    pub(super) fetches: Vec<Numbers>,
+}
+
+/// Every training process that left numbers, by pid.
+pub(super) fn read(folder: &Path) -> Vec<Record> {
+    let mut records: BTreeMap<u32, Record> = BTreeMap::new();
+    let mut fetches = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some((kind, pid)) = name.strip_suffix(".slots").and_then(|stem| stem.split_once('-')) else { continue };
+        let (Ok(pid), Some(numbers)) = (pid.parse::<u32>(), numbers(&entry.path())) else { continue };
+        match kind {
+            "rank" => {
+                let words = fs::read(folder.join(format!("rank-{pid}.json"))).ok();
+                let words = words.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+                records.insert(pid, Record { pid, words, numbers, fetches: Vec::new() });
+            }
+            _ => fetches.push(numbers),
+        }
+    }
+    for fetch in fetches {
+        if let Some(record) = records.get_mut(&(fetch.get("parent") as u32)) {
+            record.fetches.push(fetch);
+        }
+    }
+    records.into_values().collect()
+}
+
+fn numbers(path: &Path) -> Option<Numbers> {
+    let long = fs::symlink_metadata(path).ok().is_none_or(|file| !file.is_file() || file.len() > FILE_BYTES_MAX);
+    if long { None } else { Numbers::parse(&fs::read(path).ok()?) }
+}
+
+/// The ranks of the job: of several processes that claim one rank, or of processes that know no ranks, the one with the
+/// most batches.
+pub(super) fn job(records: &[Record]) -> Vec<&Record> {
+    let distributed = records.iter().any(|record| record.words.world_size > 1);
+    let mut ranks: BTreeMap<u32, &Record> = BTreeMap::new();
+    for record in records.iter().filter(|record| (record.words.world_size > 1) == distributed) {
+        let batches = |record: &Record| record.numbers.get("batches");
+        let rank = ranks.entry(record.words.rank).or_insert(record);
+        if batches(record) > batches(rank) {
+            *rank = record;
+        }
+    }
+    ranks.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(names: &str, values: &[f64]) -> Vec<u8> {
+        let mut bytes = names.as_bytes().to_vec();
+        bytes.resize(NAMES_BYTES, b' ');
+        bytes.extend(values.iter().flat_map(|x| x.to_ne_bytes()));
+        bytes
+    }
+
+    #[test]
+    fn numbers_are_read_by_name_and_what_is_damaged_counts_as_nothing() {
+        let numbers = Numbers::parse(&file("batches\nwait\nbusy", &[3.0, f64::NAN])).unwrap();
+        assert_eq!((numbers.get("batches"), numbers.get("wait"), numbers.get("busy")), (3.0, 0.0, 0.0));
+        assert_eq!(Numbers::parse(b"short"), None);
+        assert_eq!(Numbers::parse(&[0xff; NAMES_BYTES]), None);
+    }
+
+    #[test]
+    fn workers_find_their_rank_and_other_files_are_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let put = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).unwrap();
+        put("rank-7.slots", &file("batches", &[5.0]));
+        put("rank-7.json", br#"{"rank": 1, "world_size": 2, "script": "train.py", "unknown": 3}"#);
+        put("fetch-8.slots", &file("parent\nbatches", &[7.0, 2.0]));
+        put("fetch-9.slots", &file("parent\nbatches", &[99.0, 2.0]));
+        put("rank-x.slots", b"");
+        put("rank-10.slots", &vec![b' '; FILE_BYTES_MAX as usize + 1]);
+        std::os::unix::fs::symlink("/etc/passwd", folder.path().join("rank-11.slots")).unwrap();
+        let found = read(folder.path());
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!((found[0].words.rank, found[0].words.script.as_str(), found[0].fetches.len()), (1, "train.py", 1));
+    }
+
+    #[test]
+    fn of_processes_that_claim_one_rank_the_busiest_is_the_ranks() {
+        let of = |pid, rank, world_size, batches| Record {
+            pid,
+            words: Words { rank, world_size, ..Words::default() },
+            numbers: Numbers::of(&[("batches", batches)]),
+            fetches: Vec::new(),
+        };
+        let pids = |records: &[Record]| job(records).iter().map(|record| record.pid).collect::<Vec<_>>();
+        assert_eq!(pids(&[of(1, 0, 2, 5.0), of(2, 1, 2, 5.0), of(3, 1, 2, 9.0), of(4, 0, 1, 99.0)]), [1, 3]);
+        assert_eq!(pids(&[of(1, 0, 1, 5.0), of(2, 0, 1, 6.0)]), [2]);
+        assert!(pids(&[]).is_empty());
+    }
+}

@@ -1,0 +1,284 @@
+"""Samples of several parts that one image transform changes together: a picture, masks, boxes with what belongs to them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from .._base.errors import SampleError, SettingsError
+from .._base.memory import to_numpy
+from .._data.data import Data
+from .._data.packing import Leaf
+from .._data.pictured import Pictured, Pictures
+from .._data.structure import Structure, opened
+
+#: Samples that are looked at for the types of encoded masks: the first that can be read decides.
+_LOOKED_AT = 16
+#: What belongs to boxes unless it is named, beside them: torchvision's own word.
+_LABELS = "labels"
+
+
+class Named(NamedTuple):
+    """The fields that an :class:`lossfeed.ImageTransform` names."""
+
+    image: str | None
+    masks: tuple[str, ...]
+    #: Boxes and what belongs to them; None: :data:`_LABELS`.
+    boxes: dict[str, tuple[str, ...] | None]
+
+    @property
+    def any(self) -> bool:
+        """Whether a field is named."""
+        return self.image is not None or self.beside
+
+    @property
+    def beside(self) -> bool:
+        """Whether there is more than a picture."""
+        return bool(self.masks or self.boxes)
+
+    def said(self) -> list[str]:
+        """The keywords that named them."""
+        said = [] if self.image is None else [f"image={self.image!r}"]
+        said += [f"masks={self.masks}"] if self.masks else []
+        if self.boxes:
+            plain = all(of is None for of in self.boxes.values())
+            said.append(f"boxes={tuple(self.boxes) if plain else self.boxes}")
+        return said
+
+
+def named(image: Any, masks: Any, boxes: Any) -> Named:
+    """The keywords, checked."""
+    if image is not None and not isinstance(image, str):
+        raise SettingsError(f"image={image!r}: give the name of the picture's field, as 'image'")
+    mapped = boxes if isinstance(boxes, Mapping) else dict.fromkeys(_names("boxes", boxes))
+    found = {}
+    for name, of in mapped.items():
+        _names("boxes", [name])
+        found[name] = None if of is None else _names(f"boxes: {name}", of)
+    made = Named(image, _names("masks", masks), found)
+    every = [*([image] if image is not None else []), *made.masks, *found]
+    every += [name for of in found.values() for name in of or ()]
+    twice = next((name for name in every if every.count(name) > 1), None)
+    if twice is not None:
+        raise SettingsError(f"{', '.join(made.said())}: {twice!r} is named twice")
+    return made
+
+
+def _names(keyword: str, value: Any) -> tuple[str, ...]:
+    names = (value,) if isinstance(value, str) else value
+    if not isinstance(names, (tuple, list)) or not all(isinstance(name, str) and name for name in names):
+        raise SettingsError(f"{keyword}={value!r}: give names of fields, as ('mask',)")
+    return tuple(names)
+
+
+def pictures(names: Named, data: Data, one_size: bool) -> Pictures | None:
+    """What of the items of a Python dataset is to travel as a picture; None: they travel as arrays. `one_size`: the
+    transform makes one size of pictures of any."""
+    if not data._adaptors:
+        return None
+    structure = data._adaptors[0].structure
+    if isinstance(structure, Pictured):
+        return structure.pictures
+    leaves = structure.leaves
+    found = [leaf.path for leaf in leaves if leaf.given == "image"]
+    # Hugging Face's, where it is not decoded.
+    found += [path[:-6] for path in (leaf.path for leaf in leaves) if path.endswith(".bytes")]
+    found = [path for path in found if path not in names.masks]
+    image = names.image
+    if image is None:
+        if structure.plain and not names.beside:
+            return Pictures("x") if one_size and found == ["x"] else None
+        if len(found) != 1:
+            arrays = [leaf.path for leaf in leaves if leaf.dtype == "uint8" and len(leaf.shape) == 3]
+            known = found or arrays or [leaf.path for leaf in leaves]
+            raise SettingsError(
+                "an ImageTransform is for pairs (image, target) and for samples with a picture: name the picture's field, "
+                f"lf.ImageTransform(…, image={known[0] if known else 'image'!r}), or give a function of batch.data, "
+                "transform=function"
+            )
+        (image,) = found
+    _known("image", image, structure)
+    for mask in names.masks:
+        _known("masks", mask, structure)
+    for boxes, along in names.boxes.items():
+        for path in (boxes, *(along or ())):
+            _known("boxes", path, structure)
+    return asked(names)._replace(image=image)
+
+
+def asked(names: Named) -> Pictures:
+    """What of items travels as a picture, by the names alone."""
+    along = [name for boxes, of in names.boxes.items() for name in ((_labels(boxes),) if of is None else of)]
+    return Pictures(names.image, names.masks, tuple(names.boxes), tuple(along))
+
+
+def _known(keyword: str, path: str, structure: Structure) -> None:
+    paths = [leaf.path for leaf in structure.leaves]
+    if path not in paths and not any(known.startswith(f"{path}.") for known in paths):
+        raise SettingsError(f"{keyword}={path!r} is no field of this dataset: its fields are {', '.join(map(repr, paths))}")
+
+
+class Beside(NamedTuple):
+    """What loader threads make of tails, and what batches then are."""
+
+    settings: dict[str, Any] | None
+    structure: Structure | None
+
+
+def find(names: Named, data: Data, cut: dict[str, Any]) -> Beside:
+    """What becomes of masks and boxes. `cut` are the engine's settings of the crop without resizing and of the mirroring.
+
+    Raises:
+        SettingsError: a name is not that of a field of the kind.
+    """
+    structure = data._structure
+    if names.any:
+        if structure is None and (names.beside or names.image != "x"):
+            raise SettingsError(
+                f"{', '.join(names.said())}: samples are pairs of one image and its target: leave the names out, or open the "
+                "dataset with its other parts (fields=)"
+            )
+        picture = next((leaf.path for leaf in structure.leaves if leaf.place == "field"), None) if structure else "x"
+        if names.image not in (None, picture) or (structure is not None and not data._native.images):
+            raise SettingsError(
+                f"image={names.image!r} is not this dataset's picture, which is {picture!r}: name that, or name another first "
+                "in fields="
+            )
+    if not names.beside or structure is None:
+        return Beside(None, structure)
+    look = _Look(data, structure)
+    leaves = {leaf.path: leaf for leaf in structure.leaves}
+    roles: dict[str, tuple[Any, Leaf]] = {}
+    for path in names.masks:
+        leaf = _leaf("masks", path, leaves)
+        how = _stored("masks", leaf, ("array", "image", "npy"))
+        dtype = leaf.dtype if how == "array" else look.mask(leaf)
+        roles[path] = ({"mask": [how, _short(dtype)]}, leaf._replace(place="tail", dtype=dtype, shape=(0, 0), given="mask"))
+    order = [leaf for leaf in structure.leaves if leaf.place in ("tail", "object")]
+    for path, along in names.boxes.items():
+        leaf = _leaf("boxes", path, leaves)
+        how = _stored("boxes", leaf, ("array", "npy", "json"))
+        roles[path] = ({"boxes": how}, leaf._replace(place="tail", dtype="float32", shape=(0, 4), given="tensor"))
+        at = order.index(leaf)
+        for name in _along(path, along, leaves, look, {*names.masks, *names.boxes}):
+            of = _leaf("boxes", name, leaves)
+            how = _stored("boxes", of, ("array", "npy", "json"))
+            dtype, rank = (of.dtype, len(of.shape)) if how == "array" else look.values(of)
+            roles[name] = (
+                {"along": [how, _short(dtype), at]},
+                of._replace(place="tail", dtype=dtype, shape=(0,) * rank, given="tensor"),
+            )
+    parts = [
+        {
+            "name": leaf.path,
+            "dimensions": len(leaf.shape),
+            "dtype": _short(leaf.dtype),
+            "role": roles[leaf.path][0] if leaf.path in roles else "keep",
+        }
+        for leaf in order
+    ]
+    tree = structure.build(lambda leaf: roles[leaf.path][1] if leaf.path in roles else leaf)
+    keys = ("crop", "padding", "random_crop", "flip")
+    return Beside({**{key: cut[key] for key in keys}, "parts": parts}, Structure(tree, target=_target(structure)))
+
+
+def _target(structure: Structure) -> str | None:
+    return structure.target_key if isinstance(structure.tree, Mapping) else None
+
+
+def _leaf(keyword: str, path: str, leaves: dict[str, Leaf]) -> Leaf:
+    leaf = leaves.get(path)
+    if leaf is None:
+        raise SettingsError(f"{keyword}={path!r} is no field of this dataset: its fields are {', '.join(map(repr, leaves))}")
+    if leaf.place not in ("tail", "object"):
+        what = "the picture" if leaf.place == "field" else "the target, one number a sample"
+        raise SettingsError(f"{keyword}={path!r} is {what} of this dataset: name another field")
+    return leaf
+
+
+def _stored(keyword: str, leaf: Leaf, kinds: tuple[str, ...]) -> str:
+    how = "array" if leaf.place == "tail" else {"bytes": "image"}.get(leaf.given, leaf.given)
+    if how not in kinds or (how == "array" and not leaf.shape):
+        wanted = {"array": "an array", "image": "a PNG", "npy": "an npy file", "json": "a JSON list of numbers"}
+        raise SettingsError(
+            f"{keyword}={leaf.path!r} is {leaf.given} in this dataset, and must be {', '.join(wanted[kind] for kind in kinds)}"
+        )
+    return how
+
+
+def _along(
+    path: str, along: tuple[str, ...] | None, leaves: dict[str, Leaf], look: _Look, others: set[str]
+) -> tuple[str, ...]:
+    """What belongs to the boxes `path`. Without a word it is ``labels`` beside them; where more may belong to them, that is
+    asked."""
+    if along is not None:
+        return along
+    branch, mine = path.rpartition(".")[0], _labels(path)
+    beside = [name for name in leaves if name.rpartition(".")[0] == branch and name not in others]
+    count = look.count(leaves[path])
+    alike = [name for name in beside if name != mine and count and look.count(leaves[name]) == count]
+    if alike:
+        known = tuple(name for name in beside if name in (mine, *alike))
+        raise SettingsError(
+            f"boxes=({path!r},): {', '.join(map(repr, alike))} may have a value a box, and would keep those of boxes that "
+            f"vanish: say what goes with them, boxes={{{path!r}: {known}}}"
+        )
+    return (mine,) if mine in leaves and leaves[mine].place != "target" else ()
+
+
+def _labels(boxes: str) -> str:
+    branch, dot, _ = boxes.rpartition(".")
+    return f"{branch}{dot}{_LABELS}"
+
+
+class _Look:
+    """A look at one sample, for what no structure tells."""
+
+    def __init__(self, data: Data, structure: Structure) -> None:
+        self._data, self._structure = data, structure
+        self._found: dict[str, Any] | None = None
+
+    def _value(self, leaf: Leaf) -> Any:
+        if self._found is None:
+            self._found = self._read()
+        return self._found.get(leaf.path)
+
+    def _read(self) -> dict[str, Any]:
+        count, why = min(_LOOKED_AT, len(self._data)), None
+        for id in range(count):
+            try:
+                sample = self._structure.read(*self._data._native.sample(id), to_numpy)
+                return {leaf.path: value for leaf, value in zip(self._structure.leaves, self._structure.values(sample, id))}
+            except SampleError as cause:
+                why = cause
+        raise SampleError(f"none of the first {count} samples can be read, and masks and boxes are to be looked at: {why}") from why
+
+    def mask(self, leaf: Leaf) -> str:
+        """The dtype of an encoded mask."""
+        value = self._value(leaf)
+        if not isinstance(value, bytes):
+            return str(value.dtype)
+        # The depth in a PNG's header; 16 bits become int32. What is no PNG is refused where it is read.
+        return "int32" if value[24:25] == b"\x10" else "uint8"
+
+    def values(self, leaf: Leaf) -> tuple[str, int]:
+        """Dtype and dimensions of what belongs to boxes."""
+        value = self._value(leaf)
+        if not isinstance(value, list):
+            return str(value.dtype), value.ndim
+        if not all(isinstance(v, (int, float)) for v in value):
+            raise SettingsError(f"boxes: {leaf.path!r} holds {json.dumps(value)[:80]}, and what goes with boxes is numbers")
+        return "float64" if any(isinstance(v, float) for v in value) else "int64", 1
+
+    def count(self, leaf: Leaf) -> int | None:
+        """How many there are of it; None for what is no list."""
+        if leaf.place == "target" or (leaf.place == "tail" and not leaf.shape):
+            return None
+        value = self._value(leaf)
+        return len(value) if isinstance(value, list) or len(getattr(value, "shape", ())) else None
+
+
+def _short(dtype: str) -> str:
+    """The engine's name of a dtype."""
+    return dtype.replace("uint", "u").replace("int", "i").replace("bfloat", "bf").replace("float", "f").replace("complex", "c")
