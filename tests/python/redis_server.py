@@ -125,3 +125,46 @@ def read(answers: Any) -> Any:
     if kind == b"*":
         return [read(answers) for _ in range(int(rest))]
     return rest
+
+
+class Cluster:
+    """Three masters with a third of the slots each; a context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        self.nodes = [Redis(folder / str(k), "--cluster-enabled", "yes", "--cluster-node-timeout", "2000") for k in range(3)]
+
+    @property
+    def url(self) -> str:
+        return self.nodes[0].url
+
+    def __enter__(self) -> Cluster:
+        for k, node in enumerate(self.nodes):
+            node.start()
+            node.ask("CLUSTER", "ADDSLOTSRANGE", str(k * 5461), str(16383 if k == 2 else (k + 1) * 5461 - 1))
+        for node in self.nodes[1:]:
+            self.nodes[0].ask("CLUSTER", "MEET", "127.0.0.1", str(node.port))
+        deadline = time.monotonic() + 30
+        while not all(b"cluster_state:ok" in node.ask("CLUSTER", "INFO") for node in self.nodes):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for node in self.nodes:
+            node.stop()
+
+    def keys(self) -> list[bytes]:
+        return [key for node in self.nodes for key in node.keys()]
+
+    def move(self, source: int, target: int) -> int:
+        """Gives the slots of all samples on one node to another; how many there were."""
+        ids = [node.ask("CLUSTER", "MYID") for node in self.nodes]
+        slots = {self.nodes[source].ask("CLUSTER", "KEYSLOT", key) for key in self.nodes[source].ask("KEYS", "*")}
+        for slot in map(str, slots):
+            self.nodes[target].ask("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[source])
+            self.nodes[source].ask("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[target])
+            for key in self.nodes[source].ask("CLUSTER", "GETKEYSINSLOT", slot, "1000"):
+                self.nodes[source].ask("MIGRATE", "127.0.0.1", str(self.nodes[target].port), key, "0", "5000")
+            for node in (self.nodes[target], self.nodes[source]):
+                node.ask("CLUSTER", "SETSLOT", slot, "NODE", ids[target])
+        return len(slots)

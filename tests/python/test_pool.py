@@ -130,7 +130,8 @@ with lf.Loader(data, batch_sampler=halves, num_workers=1, cache=None, read_ahead
     batches = iter(loader)
     next(batches)
     deadline = time.monotonic() + 30
-    while loader.stats()["pool_written_total"] < 12 and time.monotonic() < deadline: time.sleep(0.01)
+    kept = lambda: sum(loader.stats()[f"pool_{what}_total"] for what in ("written", "declined"))
+    while kept() < loader.stats()["store_requests_total"] and time.monotonic() < deadline: time.sleep(0.01)
     print("half", flush=True)
     sys.stdin.readline()
     for _ in batches: pass
@@ -177,6 +178,34 @@ def test_a_server_that_goes_is_left_out_and_used_again_when_it_is_back(folder, r
     before = numbers(data)["pool_hits_total"]
     epochs(data, 2)
     assert numbers(data)["pool_hits_total"] > before
+
+
+def test_a_connection_that_the_server_closed_is_made_again(folder, redis):
+    data = filled(folder, redis)
+    seen = epochs(data, 3, lambda epoch: redis.ask("CLIENT", "KILL", "TYPE", "normal"))
+    assert seen["pool_opened_total"] == seen["pool_failed_total"] == 0 and seen["pool_hits_total"] >= 3 * COUNT
+
+
+def test_a_forked_child_reads_past_the_pool_and_lets_go_of_it(folder, redis):
+    held = [lf.open(folder, pool=redis.url)]
+    right(held[0], lf.Loader(held[0], 4))
+    child = os.fork()
+    if child == 0:
+        # Whatever it raises must not run the parent's tests on.
+        try:
+            right(held[0], lf.Loader(held[0], 4))
+            del held[0]
+            gc.collect()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    deadline = time.monotonic() + 60
+    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+        time.sleep(0.01)
+    assert ended[1] == 0
+    right(held[0], lf.Loader(held[0], 4))
 
 
 def test_flushed_in_mid_run_it_is_filled_again(folder, redis):
@@ -238,7 +267,7 @@ def test_another_server_under_the_name_delivers_no_wrong_sample(folder, redis, t
 def test_the_budget_is_kept_and_expired_samples_make_room(folder, redis):
     value = 400
     budget = 10 * (value + 320)
-    data = lf.open(folder, pool=redis.url, pool_bytes=budget, pool_ttl=2, **FAR)
+    data = lf.open(folder, pool=redis.url, pool_bytes=budget, pool_ttl=5, **FAR)
     epochs(data)
     deadline = time.monotonic() + 30
     while sum(numbers(data)[f"pool_{what}_total"] for what in ("written", "declined", "dropped")) < COUNT:

@@ -95,8 +95,18 @@ impl Server {
         Ok(())
     }
 
-    /// The values of `keys`.
+    /// The values of `keys`. A connection that was closed meanwhile, as servers close idle ones, is made once more.
     pub(crate) async fn get(&self, keys: &[Key]) -> RedisResult<Vec<Got>> {
+        match self.try_get(keys).await {
+            Err(e) if e.is_io_error() || e.is_unrecoverable_error() => {
+                self.disconnect();
+                self.try_get(keys).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn try_get(&self, keys: &[Key]) -> RedisResult<Vec<Got>> {
         let link = self.link().await?;
         let shards = link.shards();
         let groups = by_shard(keys.iter(), shards);
