@@ -131,7 +131,9 @@ class Cluster:
     """Three masters with a third of the slots each; a context manager."""
 
     def __init__(self, folder: Path) -> None:
-        self.nodes = [Redis(folder / str(k), "--cluster-enabled", "yes", "--cluster-node-timeout", "2000") for k in range(3)]
+        self.buses = [free_port() for _ in range(3)]
+        self.nodes = [Redis(folder / str(k), "--cluster-enabled", "yes", "--cluster-node-timeout", "2000",
+                            "--cluster-port", str(self.buses[k])) for k in range(3)]  # fmt: skip
 
     @property
     def url(self) -> str:
@@ -141,8 +143,8 @@ class Cluster:
         for k, node in enumerate(self.nodes):
             node.start()
             node.ask("CLUSTER", "ADDSLOTSRANGE", str(k * 5461), str(16383 if k == 2 else (k + 1) * 5461 - 1))
-        for node in self.nodes[1:]:
-            self.nodes[0].ask("CLUSTER", "MEET", "127.0.0.1", str(node.port))
+        for node, bus in zip(self.nodes[1:], self.buses[1:]):
+            self.nodes[0].ask("CLUSTER", "MEET", "127.0.0.1", str(node.port), str(bus))
         deadline = time.monotonic() + 30
         while not all(b"cluster_state:ok" in node.ask("CLUSTER", "INFO") for node in self.nodes):
             assert time.monotonic() < deadline
