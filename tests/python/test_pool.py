@@ -1,5 +1,7 @@
 """The pool behind lf.open: what one process fetched another reads from a Redis server, and nothing depends on it."""
 
+import contextlib
+import datetime
 import gc
 import logging
 import os
@@ -186,6 +188,34 @@ def test_a_server_that_goes_is_left_out_and_used_again_when_it_is_back(folder, r
     assert numbers(data)["pool_hits_total"] > before
 
 
+def test_a_pool_that_is_slower_than_the_source_is_left_out(folder, redis):
+    filled(folder, redis)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def carry(source, target, delay):
+            with contextlib.suppress(OSError), source, target:
+                while got := source.recv(65536):
+                    time.sleep(delay)
+                    target.sendall(got)
+
+        def serve():
+            while True:
+                try:
+                    link, _ = server.accept()
+                except OSError:
+                    return
+                behind = socket.create_connection(("127.0.0.1", redis.port))
+                threading.Thread(target=carry, args=(link, behind, 0.0), daemon=True).start()
+                threading.Thread(target=carry, args=(behind, link, 0.15), daemon=True).start()
+
+        threading.Thread(target=serve, daemon=True).start()
+        # A millisecond, where the pool takes 150 for four.
+        data = lf.open(folder, pool=f"redis://127.0.0.1:{server.getsockname()[1]}", latency=0.001, coalesce=False)
+        seen = epochs(data, 3)
+        assert seen["pool_circuit"] == 1 and seen["pool_circuit_reason"] == 1, seen
+        assert 0 < seen["pool_hits_total"] < 2 * COUNT < seen["pool_hits_total"] + seen["pool_skipped_total"]
+
+
 def test_a_connection_that_the_server_closed_is_made_again(folder, redis):
     data = filled(folder, redis)
     seen = epochs(data, 3, lambda epoch: redis.ask("CLIENT", "KILL", "TYPE", "normal"))
@@ -339,6 +369,42 @@ def test_who_is_refused_is_told_by_name_and_no_password_is_shown(folder, tmp_pat
         shown = f"{data!r} {seen} {caplog.text} {pickle.dumps(data)!r}"
         assert "s3cret" not in shown and "p@ss" not in shown and "p%40ss" not in shown
         assert len(pickle.loads(pickle.dumps(data))) == COUNT
+
+
+def test_over_tls_only_with_a_certificate_that_is_trusted(folder, tmp_path, monkeypatch, caplog):
+    place, port = tmp_path / "tls", free_port()
+    place.mkdir()
+    key, cert = certificate()
+    (place / "key").write_bytes(key)
+    (place / "cert").write_bytes(cert)
+    tls = ["--tls-port", str(port), "--tls-cert-file", str(place / "cert"), "--tls-key-file", str(place / "key"), "--tls-auth-clients", "no"]
+    with Redis(place, *tls) as redis:
+        with caplog.at_level(logging.WARNING):
+            assert epochs(lf.open(folder, pool=f"rediss://localhost:{port}", **FAR))["pool_circuit"] == 1
+        assert "certificate" in caplog.text and redis.keys() == []
+        monkeypatch.setenv("SSL_CERT_FILE", str(place / "cert"))
+        data = lf.open(folder, pool=f"rediss://localhost:{port}", **FAR)
+        epochs(data)
+        settled(redis, data)
+        assert epochs(data)["pool_hits_total"] >= COUNT
+
+
+def certificate():
+    """A key and a certificate of localhost that signs itself, as PEM."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.timezone.utc)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now - datetime.timedelta(1), now + datetime.timedelta(1))
+    made = made.add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+    pem = serialization.Encoding.PEM
+    return (
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+        made.sign(key, hashes.SHA256()).public_bytes(pem),
+    )
 
 
 def test_settings_that_make_no_sense_are_named(folder):

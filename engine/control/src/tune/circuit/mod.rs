@@ -218,7 +218,8 @@ impl Circuit {
         let Outcome { answers, failures, took_us, unfinished } = outcome;
         self.lost_us = self.lost_us.saturating_add(took_us).saturating_sub(self.alone(answers));
         self.failures = self.failures.saturating_add(failures.saturating_mul(FAILURE)).saturating_sub(answers);
-        let why = if unfinished && answers == 0 {
+        // What answered late before has little patience left, and does not hang.
+        let why = if unfinished && answers == 0 && took_us >= LOSS_US / 2 {
             Why::Hangs
         } else if self.failures >= FAILURES_MAX {
             Why::Fails

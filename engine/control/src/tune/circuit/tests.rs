@@ -178,9 +178,25 @@ fn failures_in_a_row_open_it_and_rare_ones_do_not() {
 fn the_reason_says_what_was_seen() {
     let why = |outcome| Circuit::new(Some(100.0)).told(Leave::All, outcome, 0).map(|change| change.why);
     assert_eq!(why(outcome(0, 0, LOSS_US, true)), Some(Why::Hangs));
+    // It answered until its patience was nearly used up.
+    assert_eq!(why(outcome(0, 0, LOSS_US / 2 - 1, true)), Some(Why::Late));
     assert_eq!(why(outcome(3, 0, LOSS_US + 300, true)), Some(Why::Late));
     assert_eq!(why(outcome(3, 0, LOSS_US + 301, false)), Some(Why::Late));
     assert_eq!(why(outcome(3, 0, LOSS_US + 300, false)), None);
+}
+
+#[test]
+fn what_was_recorded_is_believed_until_the_source_was_asked() {
+    let mut circuit = Circuit::new(None);
+    let alone = |circuit: &Circuit| circuit.patience_us(Leave::All, 3) - LOSS_US;
+    circuit.recorded(None);
+    assert_eq!(alone(&circuit), 0);
+    circuit.recorded(Some(50.0));
+    circuit.recorded(Some(90.0));
+    assert_eq!(alone(&circuit), 150);
+    circuit.behind(256, 256 * 20);
+    circuit.recorded(Some(90.0));
+    assert_eq!(alone(&circuit), 60);
 }
 
 #[test]
