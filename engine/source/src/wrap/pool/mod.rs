@@ -149,7 +149,11 @@ impl InPool {
     fn set_there(&self, id: SampleId, there: bool) {
         if let Some(word) = self.there.get(id as usize / 64) {
             let bit = 1 << (id % 64);
-            if there { word.fetch_or(bit, Relaxed) } else { word.fetch_and(!bit, Relaxed) };
+            if there {
+                word.fetch_or(bit, Relaxed)
+            } else {
+                word.fetch_and(!bit, Relaxed)
+            };
         }
     }
 

@@ -78,7 +78,9 @@ impl Server {
         };
         let mut client = Client::open(pool.url.as_str()).map_err(|e| refused(&e))?;
         let info = client.get_connection_info();
-        if let Some(password) = std::env::var("REDISCLI_AUTH").ok().filter(|_| info.redis_settings().password().is_none()) {
+        if let Some(password) =
+            std::env::var("REDISCLI_AUTH").ok().filter(|_| info.redis_settings().password().is_none())
+        {
             let settings = info.redis_settings().clone().set_password(password);
             client = Client::open(info.clone().set_redis_settings(settings)).map_err(|e| refused(&e))?;
         }

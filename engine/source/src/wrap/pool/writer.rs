@@ -70,11 +70,9 @@ async fn write(server: Arc<Server>, counts: Arc<Counts>, mut queue: UnboundedRec
                 vec![Put::Failed; items.len()]
             }
         };
-        for (count, of) in [
-            (&counts.written, Put::Written),
-            (&counts.declined, Put::Declined),
-            (&counts.dropped, Put::Failed),
-        ] {
+        for (count, of) in
+            [(&counts.written, Put::Written), (&counts.declined, Put::Declined), (&counts.dropped, Put::Failed)]
+        {
             count.fetch_add(number(of, &put), Relaxed);
         }
         items.clear();
