@@ -22,7 +22,7 @@ _UNPACKED = Path(__file__).parents[2] / "target/tools/redis/usr/bin/redis-server
 
 
 def program() -> str | None:
-    """Where redis-server is, if it is here."""
+    """The path of redis-server, if it is here."""
     return os.environ.get("REDIS_SERVER") or shutil.which("redis-server") or (str(_UNPACKED) if _UNPACKED.exists() else None)
 
 
@@ -93,7 +93,7 @@ class Redis:
         return [key for key in self.ask("KEYS", "lossfeed:*") if len(key.rpartition(b":")[2]) == 32]
 
     def calls(self) -> dict[str, int]:
-        """How often each command was called since ``CONFIG RESETSTAT``."""
+        """Calls of each command since ``CONFIG RESETSTAT``."""
         lines = self.ask("INFO", "commandstats").decode().split()
         return {line[8:].partition(":")[0]: int(line.partition("calls=")[2].partition(",")[0]) for line in lines if line.startswith("cmdstat_")}
 

@@ -1,4 +1,4 @@
-"""The pool behind lf.open: what one process fetched another reads from a Redis server, and nothing depends on it."""
+"""The pool of lf.open: a process reads from a Redis server what another fetched, and training never depends on it."""
 
 import contextlib
 import datetime
@@ -204,9 +204,9 @@ def test_a_pool_that_is_slower_than_the_source_is_left_out(folder, redis):
                     link, _ = server.accept()
                 except OSError:
                     return
-                behind = socket.create_connection(("127.0.0.1", redis.port))
-                threading.Thread(target=carry, args=(link, behind, 0.0), daemon=True).start()
-                threading.Thread(target=carry, args=(behind, link, 0.15), daemon=True).start()
+                onward = socket.create_connection(("127.0.0.1", redis.port))
+                threading.Thread(target=carry, args=(link, onward, 0.0), daemon=True).start()
+                threading.Thread(target=carry, args=(onward, link, 0.15), daemon=True).start()
 
         threading.Thread(target=serve, daemon=True).start()
         # A millisecond, where the pool takes 150 for four.
@@ -356,7 +356,7 @@ def test_who_is_refused_is_told_by_name_and_no_password_is_shown(folder, tmp_pat
         address = f"127.0.0.1:{redis.port}"
         redis.ask("ACL", "SETUSER", "reader", "on", ">hunter2", "~lossfeed:*", "+mget", "+hello")
         redis.ask("ACL", "SETUSER", "both", "on", ">p@ss/w", "~lossfeed:*", "+@read", "+@write", "+@scripting", "+@connection", "+time")
-        for url in (f"redis://:wr0ng@{address}", f"redis://{address}", f"redis://nobody:wr0ng@{address}", f"redis://reader:hunter2@{address}"):
+        for url in (f"redis://:wr0ng@{address}", f"redis://{address}", f"redis://stranger:wr0ng@{address}", f"redis://reader:hunter2@{address}"):
             with pytest.raises(lf.SettingsError, match="pool=.*refuses this user") as told:
                 lf.open(folder, pool=url, **FAR)
             assert not [secret for secret in ("wr0ng", "hunter2", "s3cret") if secret in f"{told.value}{told.value.__cause__!r}"]

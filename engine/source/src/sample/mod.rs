@@ -9,7 +9,7 @@
 //! fields.rs       rows of several arrays
 //! probe.rs        the shape of a dataset's images
 //! fingerprint.rs  what a dataset holds, in 32 characters
-//! tiers.rs        what tiers before a source count
+//! tiers.rs        counts of tiers before a source
 //! decisions.rs    what was decided about reading, for the run's journal
 //! ```
 
@@ -212,7 +212,7 @@ pub trait Source: Send + Sync {
         None
     }
 
-    /// What a pool before this source has counted since the dataset was opened, and its circuit; `None` without one.
+    /// Counts of a pool before this source since the dataset was opened, and of its circuit; `None` without one.
     fn pool(&self) -> Option<(PoolNumbers, CircuitNumbers)> {
         None
     }

@@ -1,4 +1,4 @@
-//! What tiers before a source count.
+//! Counts of tiers before a source.
 
 use std::ops::Add;
 
@@ -17,7 +17,7 @@ pub struct CircuitNumbers {
     pub skipped: u64,
 }
 
-/// Of several circuits: the state and the reason are those of one that is not closed, if there is one.
+/// Sums circuits; the state and the reason are those of one that is not closed, if there is one.
 impl Add for CircuitNumbers {
     type Output = Self;
 

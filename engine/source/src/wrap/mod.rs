@@ -4,7 +4,7 @@
 //! subset.rs   some samples of one, by id       concat.rs  one after the other
 //! tier.rs     a place before a source that may have samples      tiered.rs  a source with one before it, and its circuit
 //! on_disk.rs  what was fetched, kept on a local disk: the disk tier (lossfeed-disk)
-//! pool/       what was fetched, kept on a server that several machines share
+//! pool/       fetched samples on a server that several machines share
 //! ```
 
 mod concat;

@@ -25,18 +25,18 @@ pub(crate) trait Tier: Send + Sync {
     /// What it is, in words for log lines.
     fn name(&self) -> &'static str;
 
-    /// What it has counted.
+    /// Its counts.
     fn counted(&self) -> Counted;
 
     /// Whether it has a sample, as far as it knows without asking anybody.
     fn has(&self, id: SampleId) -> bool;
 
-    /// Whether asking it for a sample may bring one, though it does not know.
+    /// True if asking it for a sample may bring one, though it does not know.
     fn may_have(&self, id: SampleId) -> bool {
         self.has(id)
     }
 
-    /// What the source took for a sample on average when what it gave so far was kept, in µs; `None`: not known.
+    /// The source's mean time in µs for the samples that it gave, as recorded when they were kept; `None`: not known.
     fn fetched_in_us(&self) -> Option<f64> {
         None
     }
@@ -68,7 +68,7 @@ pub(crate) enum Counted {
 }
 
 impl Counted {
-    /// What its circuit breaker sets.
+    /// The knob of its circuit breaker.
     pub(crate) fn knob(&self) -> Knob {
         match self {
             Self::Disk(_) => Knob::Disk,

@@ -199,7 +199,7 @@ impl Circuit {
         self.alone_us = Some(self.alone_us.map_or(each, |us| us + share * (each - us)));
     }
 
-    /// What the source took for a sample by what the tier has recorded: believed until the source itself was asked.
+    /// The source's time for a sample as the tier has recorded it: used until the source itself was asked.
     pub fn recorded(&mut self, us: Option<f64>) {
         self.alone_us = self.alone_us.or(us);
     }
@@ -218,7 +218,7 @@ impl Circuit {
         let Outcome { answers, failures, took_us, unfinished } = outcome;
         self.lost_us = self.lost_us.saturating_add(took_us).saturating_sub(self.alone(answers));
         self.failures = self.failures.saturating_add(failures.saturating_mul(FAILURE)).saturating_sub(answers);
-        // What answered late before has little patience left, and does not hang.
+        // A tier that answered late before has little patience left, and does not hang.
         let why = if unfinished && answers == 0 && took_us >= LOSS_US / 2 {
             Why::Hangs
         } else if self.failures >= FAILURES_MAX {

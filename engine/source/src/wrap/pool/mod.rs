@@ -1,8 +1,8 @@
-//! The pool before a source: what was fetched is kept on a Redis or Valkey server that several machines share.
+//! The pool before a source: fetched samples are kept on a Redis or Valkey server that several machines share.
 //!
 //! ```text
 //! server.rs  the connection, and samples by key      admit.rs  the script that keeps the budget
-//! writer.rs  the task that writes what was fetched   value.rs  a sample's bytes there
+//! writer.rs  the task that writes fetched samples     value.rs  a sample's bytes there
 //! ```
 //!
 //! Advice, never a dependency: a value that is not exactly what was offered is a miss, and a server that fails, hangs or
@@ -41,7 +41,7 @@ use writer::Writer;
 
 /// Bytes of samples that are asked for at once.
 const ASKED_BYTES: u64 = 16 << 20;
-/// How often a waiting thread looks whether it was stopped.
+/// Interval at which a waiting thread checks whether it was stopped.
 const LOOK: Duration = Duration::from_millis(20);
 /// Requests without an answer open the breaker when two fail, as its failures are weighed by the sample.
 const FAILED_LEAST: u64 = 2;
@@ -62,7 +62,7 @@ pub(crate) struct InPool {
     made_by: Process,
 }
 
-/// What is remembered of samples.
+/// Facts about samples that reading found.
 #[derive(Default)]
 struct Memory {
     /// Their values are damaged, or decoded to nothing: they are not asked for, and are replaced.
@@ -71,7 +71,7 @@ struct Memory {
     fetched_in_us: Option<f64>,
 }
 
-/// As [`PoolNumbers`].
+/// Counters; see [`PoolNumbers`].
 #[derive(Default)]
 struct Counts {
     hits: AtomicU64,
@@ -85,7 +85,7 @@ struct Counts {
     declined: AtomicU64,
 }
 
-/// How a request ended.
+/// The end of a request.
 enum Answer {
     Got(Vec<Got>),
     Failed,

@@ -56,7 +56,7 @@ pub(crate) struct Item {
     pub(crate) replace: bool,
 }
 
-/// What became of an item.
+/// The end of an item.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Put {
     Written,
@@ -178,7 +178,7 @@ impl Server {
 
     /// Drops the connection: the next request makes another one.
     pub(crate) fn disconnect(&self) {
-        // Where the lock is held another request is connecting already.
+        // While the lock is held another request is connecting already.
         if let Ok(mut link) = self.link.try_lock() {
             *link = None;
         }

@@ -17,7 +17,7 @@ const MAGIC: [u8; 8] = *b"lossfd\0\x01";
 const SUM: usize = 36;
 pub(crate) const HEADER: usize = 40;
 
-/// What came under a key.
+/// The kind of a value that was found.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Seen<'a> {
     /// The sample, and the time that its fetch took.

@@ -12,8 +12,8 @@ use super::server::{Item, Put, Server};
 
 /// Bytes that may wait.
 const QUEUE_BYTES: u64 = 64 << 20;
-/// A request has so many bytes of samples and one more sample at most: the server serves nobody else while it runs the
-/// script.
+/// A request has so many bytes of samples and one more sample at most: the server serves no other request while it runs
+/// the script.
 const REQUEST_BYTES: usize = 1 << 20;
 /// A request that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(5);
