@@ -23,7 +23,8 @@ _UNPACKED = Path(__file__).parents[2] / "target/tools/redis/usr/bin/redis-server
 
 def program() -> str | None:
     """The path of redis-server, if it is here."""
-    return os.environ.get("REDIS_SERVER") or shutil.which("redis-server") or (str(_UNPACKED) if _UNPACKED.exists() else None)
+    unpacked = str(_UNPACKED) if _UNPACKED.exists() else None
+    return os.environ.get("REDIS_SERVER") or shutil.which("redis-server") or unpacked
 
 
 class Redis:

@@ -5,7 +5,9 @@ import lossfeed as lf
 from redis_server import Cluster, program
 from test_pool import COUNT, FAR, epochs, folder, numbers, settled  # noqa: F401 (a fixture)
 
-pytestmark = pytest.mark.skipif(program() is None, reason="no redis-server: .ci/redis unpacks one, REDIS_SERVER names one")
+pytestmark = pytest.mark.skipif(
+    program() is None, reason="no redis-server: .ci/redis unpacks one, REDIS_SERVER names one"
+)
 
 
 def test_samples_are_spread_over_the_nodes_move_with_their_slots_and_a_dead_node_costs_no_sample(folder, tmp_path):  # noqa: F811

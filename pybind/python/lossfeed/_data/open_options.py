@@ -88,10 +88,13 @@ class OpenOptions:
         limits = [name for name in ("pool_bytes", "pool_ttl") if name in self.given()]
         if self.pool is None:
             if limits:
-                raise SettingsError(f"{' and '.join(limits)}: without pool= there is no pool: leave them out, or name its server")
+                raise SettingsError(
+                    f"{' and '.join(limits)}: without pool= there is no pool: leave them out, or name its server"
+                )
             return None
         if not isinstance(self.pool, str):
-            raise SettingsError(f"pool is a {type(self.pool).__name__}: give its address as text, as in 'redis://host:6379'")
+            kind = type(self.pool).__name__
+            raise SettingsError(f"pool is a {kind}: give its address as text, as in 'redis://host:6379'")
         ttl = seconds("pool_ttl", self.pool_ttl)
         if not 1 <= ttl <= 365 * 86400:
             raise SettingsError(f"pool_ttl={self.pool_ttl!r} is not possible: use 1 second to a year")
