@@ -8,8 +8,8 @@
   beside it (nothing is checked or decoded, so it is quicker than SHADE's own);
 - ``pool``: the loader, with headers and checksums verified, pictures decoded and batches filled.
 
-Round trips are the server's count of commands. Then three processes train on 6,000 pictures in random orders of their own,
-with room for a share c of the pictures in the pool for each process: in the second epoch the source has 1 − 3c to bring.
+Round trips are the server's count of commands. Then three processes read 6,000 pictures in random orders of their own,
+with room in the pool for a share c of the pictures for each process: in the second epoch the source brings 1 − 3c.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ def shade(redis: Redis) -> dict[str, float]:
                 link.sendall(request("GET", key))
                 read(answers)
         took = time.perf_counter() - started
-    return {"samples": len(keys), "seconds": round(took, 3), "samples_per_s": round(len(keys) / took), "hits": len(keys)}
+    samples = len(keys)
+    return {"samples": samples, "seconds": round(took, 3), "samples_per_s": round(samples / took), "hits": samples}
 
 
 def filled(redis: Redis, path: Path, samples: int) -> Any:
@@ -113,7 +114,8 @@ def process(args: argparse.Namespace) -> None:
 def shares(folder: Path, url: str, shared: float) -> float:
     """The share of the pictures that the source had to bring in the second epoch, over three processes."""
     command = [sys.executable, __file__, "--data", str(folder), "--url", url, "--shared", str(shared), "--seed"]
-    made = [subprocess.Popen([*command, str(k)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for k in range(3)]
+    pipe = subprocess.PIPE
+    made = [subprocess.Popen([*command, str(k)], stdin=pipe, stdout=pipe, text=True) for k in range(3)]
     for child in made:
         assert child.stdout is not None and child.stdout.readline() == "filled\n"
     read = [int(child.communicate("\n")[0]) for child in made]
@@ -137,13 +139,14 @@ def main() -> int:
                     measured = run()
                     calls = redis.calls()
                     trips = sum(calls.get(name, 0) for name in ("exists", "get", "mget"))
-                    record.add(row := {"round": round_, "how": how, **measured, "round_trips": trips, "exists": calls.get("exists", 0)})
+                    record.add(row := {"round": round_, "how": how, **measured, "round_trips": trips})
                     print(row, flush=True)
         shard(Path(made) / "1.tar", SHARED)
         for shared in (0.1, 0.2, 0.3):
             with Redis(Path(made) / f"redis-{shared}") as redis:
                 source = shares(Path(made) / "1.tar", redis.url, shared)
-                record.add(row := {"how": "three processes", "share_each": shared, "source_share": round(source, 4), "bound": round(1 - 3 * shared, 4)})
+                row = {"how": "three processes", "share_each": shared, "source_share": round(source, 4)}
+                record.add(row := row | {"bound": round(1 - 3 * shared, 4)})
                 print(row, flush=True)
     print(f"\n{record.csv}")
     return 0

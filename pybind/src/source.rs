@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use lossfeed::engine::Dataset;
 use lossfeed::settings::CacheForm;
-use lossfeed::source::{self, Arrays, DiskTier, Form, ImageMode, OpenOptions, Place, PoolTier, Records, Resize, Throttle};
+use lossfeed::source::{
+    self, Arrays, DiskTier, Form, ImageMode, OpenOptions, Place, PoolTier, Records, Resize, Throttle,
+};
 use lossfeed::{Error, SampleId};
 use pyo3::prelude::*;
 
@@ -226,7 +228,8 @@ pub(crate) fn open_source(
     };
     let (url, mode, resize) = (url.to_owned(), mode_of(mode)?, resize.map(|to| Resize { to, crop }));
     let stop = options.stop.clone();
-    let dataset = interruptibly(py, &stop, progress, move || Dataset::new(source::open(&url, &options)?, mode, resize))?;
+    let dataset =
+        interruptibly(py, &stop, progress, move || Dataset::new(source::open(&url, &options)?, mode, resize))?;
     Ok(Source { dataset })
 }
 

@@ -10,6 +10,7 @@ The program is what ``REDIS_SERVER`` names, the one on PATH, or what ``.ci/redis
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -96,7 +97,8 @@ class Redis:
     def calls(self) -> dict[str, int]:
         """Calls of each command since ``CONFIG RESETSTAT``."""
         lines = self.ask("INFO", "commandstats").decode().split()
-        return {line[8:].partition(":")[0]: int(line.partition("calls=")[2].partition(",")[0]) for line in lines if line.startswith("cmdstat_")}
+        found = [re.match(r"cmdstat_([^:]+):calls=(\d+)", line) for line in lines]
+        return {match[1]: int(match[2]) for match in found if match}
 
 
 def free_port() -> int:

@@ -403,7 +403,8 @@ def certificate():
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
     now = datetime.datetime.now(datetime.timezone.utc)
-    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now - datetime.timedelta(1), now + datetime.timedelta(1))
+    day = datetime.timedelta(1)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now - day, now + day)
     made = made.add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
     pem = serialization.Encoding.PEM
     return (

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_samples_are_spread_over_the_nodes_move_with_their_slots_and_a_dead_node_costs_no_sample(folder, tmp_path):  # noqa: F811
+def test_samples_are_spread_over_nodes_and_move_with_slots_and_a_dead_node_costs_none(folder, tmp_path):  # noqa: F811
     with Cluster(tmp_path / "cluster") as cluster:
         data = lf.open(folder, pool=cluster.url, **FAR)
         epochs(data)

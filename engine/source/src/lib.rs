@@ -35,8 +35,8 @@ pub use format::{Arrays, Place, Records};
 pub use options::{DiskTier, OnShard, OpenOptions, PoolTier, Throttle};
 pub use place::{SCHEMES, Scheme, open, open_in};
 pub use sample::{
-    CircuitNumbers, Decisions, Fields, Fingerprint, Form, Payload, Piece, PieceKind, PoolNumbers, SIZE_UNKNOWN, Source, Traffic,
-    apart,
+    CircuitNumbers, Decisions, Fields, Fingerprint, Form, Payload, Piece, PieceKind, PoolNumbers, SIZE_UNKNOWN, Source,
+    Traffic, apart,
 };
 pub use shown::without_secrets;
 pub use stop::Stop;

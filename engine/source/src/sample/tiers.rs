@@ -22,7 +22,8 @@ impl Add for CircuitNumbers {
     type Output = Self;
 
     fn add(self, more: Self) -> Self {
-        let worse = if self.state == State::Closed && (more.state != State::Closed || self.why == 0) { more } else { self };
+        let worse =
+            if self.state == State::Closed && (more.state != State::Closed || self.why == 0) { more } else { self };
         Self { opened: self.opened + more.opened, skipped: self.skipped + more.skipped, ..worse }
     }
 }

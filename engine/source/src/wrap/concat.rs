@@ -6,7 +6,9 @@ use std::sync::Arc;
 use lossfeed_disk::Numbers;
 
 use crate::error::{Error, Result};
-use crate::sample::{CircuitNumbers, Decisions, Fingerprint, Form, Payload, Piece, PieceKind, PoolNumbers, Source, Traffic};
+use crate::sample::{
+    CircuitNumbers, Decisions, Fingerprint, Form, Payload, Piece, PieceKind, PoolNumbers, Source, Traffic,
+};
 use crate::types::{MAX_SAMPLES, SampleId, TensorSpec};
 
 /// The samples of the first source, then those of the second, and so on. A batch that has samples of several is read

@@ -76,7 +76,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_value_is_what_was_sealed_or_nothing(data: Vec<u8>, cost: u32, at: prop::sample::Index, with: u8, junk: Vec<u8>) {
+        fn a_value_is_what_was_sealed_or_nothing(
+            data: Vec<u8>, cost: u32, at: prop::sample::Index, with: u8, junk: Vec<u8>,
+        ) {
             let cost = Duration::from_micros(cost.into());
             let value = seal(&KEY, cost, &data);
             let bytes = data.len() as u64;
