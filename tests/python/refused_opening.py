@@ -213,7 +213,7 @@ CASES = [
     ('lf.open(at("a.jpg"))', "SettingsError", "is one image: give the folder of class folders"),
     ('lf.open(folder, disk=3, disk_bytes="1GB")', "SettingsError", "disk=3 is no path: give text or a pathlib.Path"),
     ('lf.open(folder, pool=3)', "SettingsError", "pool is a int: give its address as text, as in 'redis://host:6379'"),
-    ('lf.open(folder, pool_bytes="1GB")', "SettingsError", "pool_bytes: without pool= there is no pool: leave them out, or name its server"),
+    ('lf.open(folder, pool_bytes="1GB")', "SettingsError", "pool_bytes: without pool= there is no pool: leave them"),
     ('lf.open(folder, pool="redis://h", pool_ttl=0)', "SettingsError", "pool_ttl=0 is not possible: use 1 second to a year"),
     ('lf.open(folder, pool="http://me:pw@h")', "SettingsError", "is no address of Redis or Valkey"),
     ('lf.open(folder, disk=at("d"), disk_bytes="lots")', "SettingsError", "disk_bytes='lots' is not a size: give bytes (1000000) or a size ('20MB',"),
