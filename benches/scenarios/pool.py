@@ -92,7 +92,7 @@ def shade(redis: Redis) -> dict[str, float]:
 def filled(redis: Redis, path: Path, samples: int) -> Any:
     import lossfeed as lf
 
-    data = lf.open(str(path), pool=redis.url, latency=0.0005)
+    data = lf.open(str(path), pool=redis.url, latency=0.05)
     while len(redis.keys()) < samples:
         epoch(data)
         time.sleep(0.5)
@@ -103,7 +103,7 @@ def process(args: argparse.Namespace) -> None:
     """One of several: an epoch to fill the pool, and one that counts."""
     import lossfeed as lf
 
-    data = lf.open(args.data, pool=args.url, pool_bytes=int(3 * args.shared * SHARED * TAKEN), latency=0.0005)
+    data = lf.open(args.data, pool=args.url, pool_bytes=int(3 * args.shared * SHARED * TAKEN), latency=0.05)
     epoch(data, args.seed)
     time.sleep(1)
     print("filled", flush=True)
