@@ -108,7 +108,7 @@ def process(args: argparse.Namespace) -> None:
     time.sleep(1)
     print("filled", flush=True)
     sys.stdin.readline()
-    print(SHARED - epoch(data, 100 + args.seed)["hits"])
+    print(SHARED - int(epoch(data, 100 + args.seed)["hits"]))
 
 
 def shares(folder: Path, url: str, shared: float) -> float:
