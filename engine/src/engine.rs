@@ -225,6 +225,10 @@ impl Engine {
             c.disk_declined_total.store(disk.declined, Relaxed);
             c.disk_bytes.store(disk.bytes, Relaxed);
         }
+        if let Some((p50, p99)) = self.feed.source.answers() {
+            c.store_us_p50.store(p50, Relaxed);
+            c.store_us_p99.store(p99, Relaxed);
+        }
         if let Some(circuit) = self.feed.source.circuit() {
             c.disk_circuit.store(circuit.state.code(), Relaxed);
             c.disk_opened_total.store(circuit.opened, Relaxed);
@@ -262,6 +266,11 @@ impl Engine {
             }
             self.feed.cache.note(&decided, (c.epoch.load(Relaxed), c.batch.load(Relaxed) as usize));
         }
+    }
+
+    /// A Python dataset is read by so many processes; 0: by threads of this one.
+    pub fn read_by(&self, processes: u64) {
+        self.feed.counters.dataset_readers.store(processes.saturating_add(1), Relaxed);
     }
 
     /// Credits measured scores to exactly the samples of the ticket's batch. Returns how many were scored (0 if the

@@ -245,7 +245,7 @@ pub struct Settings {
     /// and mirrors.
     #[serde(default)]
     pub augment: Option<AugmentSettings>,
-    /// What the loader's threads make of masks and boxes, on any device. `None`: samples have none.
+    /// Masks and boxes, which loader threads move on any device. `None`: samples have none.
     #[serde(default)]
     pub beside: Option<BesideSettings>,
     /// How batches get to a GPU, by [`crate::engine::Courier`]. `None`: the way that is measured to be the fastest when

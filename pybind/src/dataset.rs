@@ -32,10 +32,11 @@ struct Callback {
     samples: usize,
     form: Form,
     data_bytes: usize,
-    /// Bytes of each sample when it was read last, tail included, and of the tail behind its picture; none where all are
+    /// Bytes of each sample when it was read last, tail included, and of the tail after its picture; none where all
+    /// are
     /// alike.
     sizes: Vec<[AtomicU32; 2]>,
-    /// Of items with an encoded picture, which comes first in what Python packs: the numbers of their tails' lengths.
+    /// Number of lengths in what Python packs of items with an encoded picture, which comes first.
     picture: Option<usize>,
     target: TensorSpec,
     description: String,
@@ -176,8 +177,8 @@ impl Callback {
     }
 }
 
-/// Of a tail of so many `lengths` whose first part is a picture: the picture, and if it is `tailed`, the tail of the
-/// others and the picture's length. Returns the tail's bytes; `None` for what is no such tail.
+/// Takes a tail of so many `lengths` apart, whose first part is a picture: the picture, and if it is `tailed`, the tail
+/// of the others and the picture's length. Returns the tail's bytes; `None` for bytes that are no such tail.
 fn picture_first(packed: &[u8], lengths: usize, tailed: bool, into: &mut Vec<u8>) -> Option<usize> {
     let (numbers, parts) = packed.split_at_checked(8 * lengths)?;
     let (length, others) = numbers.split_first_chunk::<8>()?;

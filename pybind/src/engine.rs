@@ -120,6 +120,11 @@ impl Engine {
         (choice.path.name(), costs.collect())
     }
 
+    /// A Python dataset is read by so many processes; 0: by threads of this one.
+    fn read_by(&self, processes: u64) {
+        self.core.read_by(processes);
+    }
+
     /// Chooses the epoch that starts next.
     fn set_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
         outside(py, || self.core.set_epoch(epoch))

@@ -54,6 +54,8 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<images::ImageTransform>()?;
     module.add_function(wrap_pyfunction!(images::crop_box, module)?)?;
     module.add_function(wrap_pyfunction!(source::open_source, module)?)?;
+    module.add_function(wrap_pyfunction!(source::table_source, module)?)?;
+    module.add_function(wrap_pyfunction!(source::files_below, module)?)?;
     module.add_function(wrap_pyfunction!(source::without_secrets, module)?)?;
     module.add_function(wrap_pyfunction!(source::schemes, module)?)?;
     module.add_function(wrap_pyfunction!(source::array_source, module)?)?;

@@ -40,7 +40,7 @@ impl Progress {
         Self { name: presentable(name), shards: Arc::default(), began: Instant::now(), drawn: None, terminal }
     }
 
-    /// What the engine calls after each shard.
+    /// The callback that counts shards, for the engine.
     pub(crate) fn on_shard(&self) -> OnShard {
         let shards = Arc::clone(&self.shards);
         OnShard(Arc::new(move |done, total| {

@@ -7,13 +7,14 @@ use std::time::Duration;
 use lossfeed::engine::Dataset;
 use lossfeed::settings::CacheForm;
 use lossfeed::source::{
-    self, Arrays, DiskTier, Form, ImageMode, OpenOptions, Place, PoolTier, Records, Resize, Throttle,
+    self, Arrays, Column, DiskTier, Form, ImageMode, Labels, OpenOptions, PieceKind, Place, PoolTier, Records, Resize,
+    Throttle, Values,
 };
-use lossfeed::{Error, SampleId};
+use lossfeed::{Dtype, Error, SampleId};
 use pyo3::prelude::*;
 
 use crate::buffer::{Buffer, Input};
-use crate::errors::{outside, raise};
+use crate::errors::{contract, outside, raise};
 use crate::opening::interruptibly;
 use crate::progress::Progress;
 use crate::spec::{self, PySpec};
@@ -146,6 +147,12 @@ impl Source {
         self.dataset.source.pieces().iter().map(|piece| (piece.name.as_str(), piece.kind.name(), of(piece))).collect()
     }
 
+    /// (height, width) of so many images at most, by their headers; empty where looking is not cheap.
+    fn sizes(&self, py: Python<'_>, most: usize) -> PyResult<Vec<(usize, usize)>> {
+        let found = outside(py, || Ok(source::sizes(&*self.dataset.source, most)))?;
+        Ok(found.into_iter().map(|[height, width]| (height, width)).collect())
+    }
+
     /// Whether samples are encoded images.
     #[getter]
     fn images(&self) -> bool {
@@ -231,6 +238,79 @@ pub(crate) fn open_source(
     let dataset =
         interruptibly(py, &stop, progress, move || Dataset::new(source::open(&url, &options)?, mode, resize))?;
     Ok(Source { dataset })
+}
+
+/// A column of a table: its name, kind and values; `files` says that text names files.
+#[derive(FromPyObject)]
+pub(crate) struct PyColumn {
+    name: String,
+    kind: String,
+    files: bool,
+    values: PyValues,
+}
+
+#[derive(FromPyObject)]
+enum PyValues {
+    Text(Vec<String>),
+    Whole(Vec<i64>),
+    Real(Vec<f64>),
+}
+
+impl PyColumn {
+    fn column(self) -> PyResult<Column> {
+        let Self { name, kind, files, values } = self;
+        let kind = match (kind.as_str(), &values) {
+            ("picture", _) => PieceKind::Picture,
+            ("text", _) => PieceKind::Text,
+            ("json", _) => PieceKind::Json,
+            ("npy", _) => PieceKind::Npy,
+            ("bytes", _) => PieceKind::Bytes,
+            ("number", PyValues::Whole(_)) => PieceKind::Number(Dtype::I64),
+            ("number", PyValues::Real(_)) => PieceKind::Number(Dtype::F64),
+            (other, _) => return Err(contract(format!("a column is {other:?}"))),
+        };
+        let values = match values {
+            PyValues::Text(all) if files => Values::Files(all),
+            PyValues::Text(all) => Values::Text(all),
+            PyValues::Whole(all) => Values::Whole(all),
+            PyValues::Real(all) => Values::Real(all),
+        };
+        Ok(Column { name, kind, values })
+    }
+}
+
+/// A dataset of files and values that are named one by one.
+#[pyfunction]
+#[allow(clippy::too_many_arguments)] // Python passes them by name
+pub(crate) fn table_source(
+    py: Python<'_>,
+    url: String,
+    root: PathBuf,
+    columns: Vec<PyColumn>,
+    labels: Option<(Vec<i64>, Vec<String>)>,
+    mode: &str,
+    resize: Option<(usize, usize)>,
+    crop: Option<(usize, usize)>,
+    checksums: bool,
+) -> PyResult<Source> {
+    let columns = columns.into_iter().map(PyColumn::column).collect::<PyResult<Vec<_>>>()?;
+    let labels = labels.map(|(labels, classes)| Labels { labels, classes });
+    let (mode, resize) = (mode_of(mode)?, resize.map(|to| Resize { to, crop }));
+    let options = OpenOptions { checksums, ..OpenOptions::default() };
+    let stop = options.stop.clone();
+    let dataset = interruptibly(py, &stop, Progress::of(&url), move || {
+        Dataset::new(source::open_table(url, root, columns, labels, &options)?, mode, resize)
+    })?;
+    Ok(Source { dataset })
+}
+
+/// The names of all files below a directory, in the order of ids.
+#[pyfunction]
+pub(crate) fn files_below(py: Python<'_>, root: PathBuf) -> PyResult<Vec<String>> {
+    let stop = OpenOptions::default().stop;
+    let asked = stop.clone();
+    let progress = Progress::of(&root.to_string_lossy());
+    interruptibly(py, &stop, progress, move || source::files_below(&root, &asked))
 }
 
 /// Where an array's rows lie in a file: its path, the offset of the first, and the distance from one to the next if

@@ -4,6 +4,7 @@ files, a clock that is set back and a disk that is nearly full."""
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -25,31 +26,46 @@ BATCH = 8
 
 
 def forks(case: Case) -> None:
-    """Children make loaders of their own, with threads of any number on both sides."""
+    """Children make loaders of their own, with 4, 8 and 16 threads on both sides, by ``os.fork`` and by multiprocessing."""
     import lossfeed as lf
 
-    data = truth.build("tar", N, case.rng.randrange(2**32), case.place / "data")
     tier = {"disk": str(case.place / "tier"), "disk_bytes": "64MiB", "latency": 0.0001}
-    for k in range(2):
-        kind = "tar" if k == 0 else case.rng.choice(("tar", "arrays", "items"))
-        made = truth.build(kind, N, case.rng.randrange(2**32), case.place / f"data-{k}")
-        workers = case.rng.choice((4, 8, 16))
-        parent = lf.Loader(truth.opened("tar", data.where, **tier), BATCH, num_workers=workers, cache="30%", framework="numpy")
+    made = {
+        kind: truth.build(kind, N, case.rng.randrange(2**32), case.place / f"data-{kind}") for kind in ("tar", "arrays", "items")
+    }
+    started = multiprocessing.get_context("fork")
+
+    def child(kind: str, workers: int) -> None:
+        """Ends this process: 0 if it delivered every sample with its own bytes."""
+        code = 1
+        with contextlib.suppress(BaseException):
+            own = truth.opened(kind, made[kind].where, **(tier if kind == "tar" else {}))
+            with lf.Loader(own, BATCH, num_workers=workers, framework="numpy") as loader:
+                right = [checks.right_bytes([row(batch)], made[kind].sums) == [] for batch in loader]
+            code = 0 if all(right) and len(right) == N // BATCH else 2
+        os._exit(code)
+
+    for parents in (4, 8, 16):
+        data = truth.opened("tar", made["tar"].where, **tier)
+        parent = lf.Loader(data, BATCH, num_workers=parents, cache="30%", framework="numpy")
         passing = iter(parent)
         next(passing)
         time.sleep(0.2)  # now its threads wait
-        for _ in range(case.size(100, 4)):
-            child = os.fork()
-            if child == 0:
-                code = 1
-                with contextlib.suppress(BaseException):
-                    own = truth.opened(kind, made.where, **(tier if kind == "tar" else {}))
-                    with lf.Loader(own, BATCH, num_workers=case.rng.choice((4, 8, 16)), framework="numpy") as loader:
-                        right = [checks.right_bytes([row(batch)], made.sums) == [] for batch in loader]
-                    code = 0 if all(right) and len(right) == N // BATCH else 2
-                os._exit(code)
-            status = endings.reaped(child)
-            case.check(status == 0, f"a child over {kind} beside {workers} threads: {status} (None: it hangs, 2: wrong bytes)")
+        for k in range(case.size(67, 2)):
+            kind, workers = case.rng.choice(("tar", "tar", "arrays", "items")), case.rng.choice((4, 8, 16))
+            if k % 2:
+                process = started.Process(target=child, args=(kind, workers))
+                process.start()
+                process.join(endings.GONE_S)
+                status = process.exitcode
+                process.kill()
+            else:
+                forked = os.fork()
+                if forked == 0:
+                    child(kind, workers)
+                status = endings.reaped(forked)
+            about = f"a child with {workers} threads over {kind} beside {parents}"
+            case.check(status == 0, f"{about}: {status} (None: it hangs, 2: wrong bytes)")
         parent.close()
 
 
@@ -308,10 +324,69 @@ def free_space(case: Case) -> None:
     case.check(fine, f"written, free and written with room {numbers}: {done.stderr[-800:]}")
 
 
+TOGETHER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from chaos import truth
+import lossfeed as lf
+where, tier, n, seed = *sys.argv[2:4], int(sys.argv[4]), int(sys.argv[5])
+pixels, _ = truth.samples(n, 1)
+data = lf.open(where, disk=tier, disk_bytes="64MiB", latency=0.005)
+print("open", flush=True)
+sys.stdin.readline()
+wrong, ids = 0, []
+with lf.Loader(data, 8, seed=seed, shuffle=True, num_workers=2, cache=0, framework="numpy", stats=False) as loader:
+    for batch in loader:
+        for i, x in zip(batch.ids.tolist(), batch.data):
+            number = int(data.name(i).rpartition("/")[2].partition(".")[0])
+            wrong += (x.ravel() != pixels[number].ravel()).any()
+            ids.append(i)
+        print("batch", flush=True)
+    print(wrong, sorted(ids) == list(range(n)), int(loader.stats()["store_requests_total"]), flush=True)
+"""
+
+
+def together(case: Case) -> None:
+    """Processes over one disk tier begin together, and one may be killed or stopped: the others deliver everything, and
+    what no process was reading at its end is read once."""
+    count = 600
+    where = truth.build("folder", count, 1, case.place / "data").where
+    for k in range(case.size(12, 3)):
+        processes, end = case.rng.choice((2, 3, 4)), (None, signal.SIGKILL, signal.SIGSTOP)[k % 3]
+        argv = [sys.executable, "-c", TOGETHER, str(Path(__file__).parents[1]), where, str(case.place / f"tier-{k}"), str(count)]
+        begun = [
+            subprocess.Popen(
+                [*argv, str(case.rng.randrange(3))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            for _ in range(processes + (end is not None))
+        ]  # fmt: skip
+        try:
+            ready = all(process.stdout.readline() == "open\n" for process in begun if process.stdout)
+            case.check(ready, "a process did not open the dataset")
+            for process in begun:
+                if process.stdin:
+                    process.stdin.write("\n")
+                    process.stdin.flush()
+            if end is not None and begun[0].stdout:
+                begun[0].stdout.readline()
+                begun[0].send_signal(end)
+            said = [process.communicate(timeout=100)[0].split("\n")[-2].split() for process in begun[end is not None :]]
+        finally:
+            begun[0].kill()
+            begun[0].wait()
+        case.check(all(words[:2] == ["0", "True"] for words in said), f"beside one that got {end}: {said}")
+        requests = sum(int(words[2]) for words in said)
+        case.count("objects read", requests)
+        case.count("objects", count)
+        # A process that ended had read what the others did not read again.
+        case.check(requests <= (1.02 if end is None else 1.4) * count, f"{requests} objects of {count} were read ({end})")
+
+
 ATTACK = Attack(
     "surroundings",
     {
         "forks": forks,
+        "together": together,
         "signals": signals,
         "callbacks": callbacks,
         "open-files": open_files,

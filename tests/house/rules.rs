@@ -80,7 +80,7 @@ const USES_SETTINGS: &[&str] = &["loader", "scoring", "engine"];
 /// Parts of std that the pure half has no use for: it reads no clock, starts no thread, opens nothing.
 const IMPURE_STD: &[&str] = &["time", "thread", "fs", "net", "process", "env"];
 const IMPURE_CRATES: &[&str] =
-    &["lossfeed_sync", "tokio", "rustix", "memmap2", "object_store", "cudarc", "pinned_vec", "rayon"];
+    &["lossfeed_sync", "tokio", "rustix", "nix", "memmap2", "object_store", "cudarc", "pinned_vec", "rayon"];
 
 /// Files of the effect half that decide: no effects there either.
 const PURE_FILES: &[&str] = &["engine/src/engine/copy_path.rs"];

@@ -286,6 +286,46 @@ def membered(transform, delay_us, **keywords):
     return wrong
 
 
+@functools.cache
+def masked():
+    """A tar shard of PNGs of several sizes, each with its mask and boxes."""
+    place = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, place)
+    with tarfile.open(os.path.join(place, "shard.tar"), "w") as archive:
+        for i, image in enumerate(pixels):
+            image = np.pad(image, ((i % 3, 2), (i % 5, 1), (0, 0)), "wrap")
+            for name, array in ("png", image), ("mask.png", np.ascontiguousarray(image[..., 1])):
+                out = io.BytesIO()
+                PIL.Image.fromarray(array).save(out, "PNG")
+                body = out.getvalue()
+                entry = tarfile.TarInfo(f"{i:03}.{name}")
+                entry.size = len(body)
+                archive.addfile(entry, io.BytesIO(body))
+            body = str([[1, 1, 6, 5]] * 2).encode()
+            entry = tarfile.TarInfo(f"{i:03}.json")
+            entry.size = len(body)
+            archive.addfile(entry, io.BytesIO(body))
+    return os.path.join(place, "shard.tar")
+
+
+def beside(transform, delay_us, **keywords):
+    """The same of pictures with masks and boxes, which loader threads make: by the draws of the kernel that mirrors the
+    pictures."""
+    call("set", b"delay_us", delay_us)
+    wrong = 0
+    dataset = lf.open(masked(), fields={"image": "png", "mask": "mask.png", "boxes": "json"})
+    keywords = {"transform": transform, "pad": {"boxes": 0}, "framework": "torch", "stats": False, **keywords}
+    keywords |= {"seed": 5, "shuffle": True}
+    with lf.Loader(dataset, BATCH, device="cuda:0", **keywords) as there, lf.Loader(dataset, BATCH, **keywords) as here:
+        for _ in range(3):
+            for a, b in zip(there, here, strict=True):
+                image = a["image"].read()
+                wrong += not torch.equal(image, b["image"])
+                wrong += any(not torch.equal(a[name].cpu(), b[name]) for name in ("mask", "boxes"))
+                wrong += transform._crop is None and not torch.equal(image[:, 1], b["mask"])
+    return wrong
+
+
 def abandon_a_copy(delay_us=20_000):
     """Lets go of a pass whose next batch is on its way, and takes its memory for something else: whether that stays as
     written."""
@@ -435,6 +475,11 @@ def main():
         assert structured(200, **keywords) == 0, f"wrong batches of dicts: {keywords}"
         for transform in (None, *made, augmented, larger, mixing):
             assert membered(transform, 200, **keywords) == 0, f"wrong batches of pictures with texts: {transform}, {keywords}"
+    names = {"image": "image", "masks": ("mask",), "boxes": ("boxes",), "flip": 0.5}
+    for ways in ({"crop": (6, 5)}, {"crop": (6, 5), "scale": (0.2, 1.0)}, {"crop": 6, "resize": 8}):
+        for keywords in ({"num_workers": 0}, {"num_workers": 2, "cache": "1MiB", "policy": "lru"}):
+            transform = lf.ImageTransform("uint8", **names, **ways)
+            assert beside(transform, 200, **keywords) == 0, f"wrong masks: {transform}, {keywords}"
     with warnings.catch_warnings(action="ignore"):
         _cuda._loaded[0], kernels = None, _cuda._loaded[0]  # as where the driver refuses them: the loader's threads transform
         assert deliver(made[0], 200, num_workers=1, cache="60%") == 0

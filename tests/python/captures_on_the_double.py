@@ -130,7 +130,8 @@ def what_would_end_a_capture_is_refused_by_name():
             # Without kernels, the way home is a page-locked copy and an event.
             mail = _mail.Mail(loader._account)
             with capture(STREAM):
-                refused(lambda: mail.post(batch._ticket, torch.zeros(1, 8), torch.zeros(8)), "outside of the capture")
+                post = lambda: mail.post(batch._ticket, torch.zeros(1, 8), torch.zeros(8), False)  # noqa: E731
+                refused(post, "outside of the capture")
 
 
 class Event:

@@ -17,7 +17,9 @@ def picture(i):
     height, width = [(60, 80), (80, 60), (48, 66)][i // 3 % 3]
     rows, columns = np.mgrid[:height, :width]
     pixels = np.stack([255 * rows // height, 255 * columns // width, np.full_like(rows, 80 * (i % 3))], 2)
-    return Image.fromarray((pixels + np.random.default_rng(i).integers(-9, 9, pixels.shape)).clip(0, 255).astype(np.uint8))
+    return Image.fromarray(
+        (pixels + np.random.default_rng(i).integers(-9, 9, pixels.shape)).clip(0, 255).astype(np.uint8)
+    )
 
 
 def encoded(image, kind):
@@ -37,7 +39,11 @@ def shards(root):
     for number in range(3):
         with tarfile.open(root / f"shard-{number:03}.tar", "w") as tar:
             for i in range(number * 8, number * 8 + 8):
-                members = {"jpg": encoded(picture(i), "JPEG"), "cls": str(i % 3).encode(), "txt": f"picture {i}".encode()}
+                members = {
+                    "jpg": encoded(picture(i), "JPEG"),
+                    "cls": str(i % 3).encode(),
+                    "txt": f"picture {i}".encode(),
+                }
                 for kind, body in members.items():
                     member = tarfile.TarInfo(f"{i:04}.{kind}")
                     member.size = len(body)
@@ -68,8 +74,21 @@ def scenes(root):
     (root / "scenes" / "boxes.json").write_text(json.dumps(boxes))
 
 
+#: An ordinary script, alone or under torchrun.
+SCRIPT = """
+import torch
+
+if __name__ == "__main__":
+    data = torch.utils.data.TensorDataset(torch.randn(256, 4), torch.randint(0, 2, (256,)))
+    model = torch.nn.Linear(4, 2)
+    for x, y in torch.utils.data.DataLoader(data, 8, shuffle=True):
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+"""
+
+
 def make(root):
     """Writes all of it below `root`."""
+    (root / "train.py").write_text(SCRIPT)
     class_folders(root / "train", 36)
     class_folders(root / "val", 12)
     shards(root)
@@ -77,7 +96,9 @@ def make(root):
     scenes(root)
     text = np.random.default_rng(0).integers(0, 64, 4096)
     text.astype("<u2").tofile(root / "train.bin")
-    (root / "texts.txt").write_text("".join(f"{' '.join(['good', 'bad'][i % 2] for _ in range(1 + i % 5))}\n" for i in range(32)))
+    (root / "texts.txt").write_text(
+        "".join(f"{' '.join(['good', 'bad'][i % 2] for _ in range(1 + i % 5))}\n" for i in range(32))
+    )
     rows = np.arange(48, dtype=np.float32).reshape(24, 2)
     np.save(root / "x.npy", rows), np.save(root / "y.npy", np.arange(24) % 2)
     (root / "jobs.json").write_text(

@@ -2,14 +2,14 @@
 
 # fmt: off
 CASES = [
-    ('lf.ImageTransform(image=3)', "SettingsError", "image=3: give the name of the picture's field, as 'image'"),
+    ('lf.ImageTransform(image=3)', "SettingsError", "image=3: give the name of the picture"),
     ('lf.ImageTransform(masks=3)', "SettingsError", "masks=3: give names of fields, as ('mask',)"),
-    ('lf.ImageTransform(boxes={"boxes": 3})', "SettingsError", "boxes: boxes=3: give names of fields, as ('mask',)"),
-    ('lf.ImageTransform(masks="m", augment="trivial")', "SettingsError", "augment='trivial' with masks=: its rotations and shears"),
-    ('lf.ImageTransform(boxes="b", cutmix=1.0)', "SettingsError", "mixup= and cutmix= with boxes=: they would mix the pictures alone"),
+    ('lf.ImageTransform(boxes={"boxes": 3})', "SettingsError", "boxes: boxes=3: give names of fields"),
+    ('lf.ImageTransform(masks="m", augment="trivial")', "SettingsError", "augment='trivial' with masks="),
+    ('lf.ImageTransform(boxes="b", cutmix=1.0)', "SettingsError", "mixup= and cutmix= with boxes="),
     ('lf.ImageTransform(image="a", masks="a")', "SettingsError", "'a' is named twice"),
-    ('lf.Loader(images, transform=lf.ImageTransform(masks="m"))', "SettingsError", "masks=('m',): samples are pairs of one image and its target"),
-    ('lf.Loader([{"a": 1}] * 4, transform=lf.ImageTransform(image="b"))', "SettingsError", "image='b' is no field of this dataset"),
+    ('lf.Loader(images, transform=lf.ImageTransform(masks="m"))', "SettingsError", "masks=('m',): samples are pairs"),
+    ('lf.Loader([{"a": 1}] * 4, transform=lf.ImageTransform(image="b"))', "SettingsError", "image='b' is no field"),
     ('lf.Loader(images, transform=lf.ImageTransform(crop=9))', "SettingsError", "transform: crop=(9, 9) does not fit 8 x 8 pixels (padding included):"),
     ('lf.Loader(images, transform=lf.ImageTransform(mean=(0.1, 0.2)))', "SettingsError", "transform: mean has 2 values for 3 channels: give one, or one a channel"),
     ('lf.Loader(images, transform=lf.ImageTransform, num_workers=0)', "SettingsError", "transform=<class 'lossfeed.ImageTransform'> must be a"),

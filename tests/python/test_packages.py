@@ -1,5 +1,6 @@
 """What wheels say of themselves; `make packages` builds, audits and tries them."""
 
+import ast
 import importlib.metadata
 import re
 import shutil
@@ -68,3 +69,11 @@ def test_the_installed_package_brings_them():
     assert not fields.get_all("Project-URL") and not fields.get_all("Home-page")
     for name in LICENCES:
         assert found[0].read_text(f"licenses/{name}")
+
+
+def test_operators_have_their_schemas_written_out():
+    """PyTorch 2.4, the oldest that the metadata name, reads none from annotations that are text."""
+    for path in Path(lf.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.library.custom_op":
+                assert "schema" in {keyword.arg for keyword in node.keywords}, f"{path.name}:{node.lineno}"

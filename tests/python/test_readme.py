@@ -9,6 +9,10 @@ from PIL import Image
 README = Path(__file__).parents[2] / "README.md"
 
 
+def test_readme_stays_short():
+    assert README.stat().st_size <= 9_000, "what is longer has a page in pybind/docs"
+
+
 def test_the_twenty_lines_train_on_a_folder_of_photographs(tmp_path, monkeypatch, capsys):
     draw = np.random.default_rng(0)
     for i in range(18):

@@ -75,6 +75,18 @@ def test_an_answer_that_goes_wrong_once_is_asked_for_again_and_the_bytes_are_rig
         assert store.counts[name] == 1
 
 
+@pytest.mark.parametrize("seconds", [0, 100])
+def test_wrong_bytes_of_the_right_length_are_asked_for_again_within_the_time_that_a_store_has(seconds):
+    objects = folder(0, 8)
+    objects["data/c1/005.png"] = bytes(len(objects["data/c1/005.png"]))
+    with FaultStore(objects) as store:
+        data = open_folder(store, retry_timeout=seconds)
+        seen = delivered(data, on_error="skip")
+        assert len(seen) == 7 and all(seen.values())
+        # Once more in any case, and three times at most.
+        assert store.requests["data/c1/005.png"] == (4 if seconds else 2)
+
+
 @pytest.mark.parametrize("name", ["status_503_retry_after", "slow_tail", "black_hole", "trickle", "overlong_body", "endless_body",
                                   "endless_200", "huge_error_body"])
 def test_slow_and_endless_answers_are_left_and_asked_for_again(name):

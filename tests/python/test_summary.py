@@ -31,8 +31,14 @@ def rows(loader):
         ({"sampler": "auto"}, "auto chose uniform: without cache= nothing is gained by drawing unevenly"),
         ({"sampler": "auto", "cache": "100%"}, "auto chose uniform: the cache holds every sample"),
         ({"sampler": "auto", "cache": "50%"}, "auto chose cost-aware: nothing says whether deliveries vary by chance"),
-        ({"sampler": {"name": "auto", "augmented": False}, "cache": "50%"}, "auto chose cost-aware: deliveries do not vary by chance"),
-        ({"sampler": {"name": "auto", "augmented": True}, "cache": "50%"}, "auto chose replay: the transform draws by chance"),
+        (
+            {"sampler": {"name": "auto", "augmented": False}, "cache": "50%"},
+            "auto chose cost-aware: deliveries do not vary by chance",
+        ),
+        (
+            {"sampler": {"name": "auto", "augmented": True}, "cache": "50%"},
+            "auto chose replay: the transform draws by chance",
+        ),
     ],
     ids=str,
 )
@@ -58,11 +64,17 @@ def test_a_summary_of_a_run_says_what_came_of_it():
 
 
 def test_a_summary_names_ranks_pages_of_bad_samples_and_the_last_change(monkeypatch):
-    loader = lf.Loader(ARRAYS, 8, rank=1, world_size=2, seed=0, cache_form="encoded", policy="lru", cache="1MiB", num_workers=2)
+    loader = lf.Loader(
+        ARRAYS, 8, rank=1, world_size=2, seed=0, cache_form="encoded", policy="lru", cache="1MiB", num_workers=2
+    )
     assert rows(loader)["batches"] == "4 an epoch, of 8 samples; rank 1 of 2"
     assert rows(loader)["cache"] == "1 MiB, encoded, policy lru" and rows(loader)["reading"] == "2 threads"
     list(loader)
-    numbers = dict(loader._engine.stats()) | {"workers_changes_total": 3.0, "workers_reason": 3.0, "bad_samples_total": 2.0}
+    numbers = dict(loader._engine.stats()) | {
+        "workers_changes_total": 3.0,
+        "workers_reason": 3.0,
+        "bad_samples_total": 2.0,
+    }
     monkeypatch.setattr(stats.Stats, "_numbers", lambda self: dict(numbers))
     said = rows(loader)
     assert said["threads"] == "changed 3 times, last because fewer threads are enough"
@@ -76,23 +88,40 @@ def test_codes_are_words_for_readers_and_numbers_for_loggers(monkeypatch):
     found = loader.stats()
     assert "'workers_reason': 3 (fewer threads are enough)" in repr(found)
     reason = found["workers_reason"]
-    assert reason == 3.0 and isinstance(reason, float) and f"{reason}" == str(reason) == "3.0" and f"{reason:.0f}" == "3"
+    assert (
+        reason == 3.0 and isinstance(reason, float) and f"{reason}" == str(reason) == "3.0" and f"{reason:.0f}" == "3"
+    )
     assert json.loads(json.dumps(found))["workers_reason"] == 3.0 and float(reason) + 1 == 4.0
 
 
 def test_reprs_say_what_was_chosen_once(tmp_path):
     assert repr(lf.Loader(ARRAYS, 8)) == "<lossfeed.Loader 64 samples in 8 batches of 8, in order, no cache, cpu>"
     shuffled = lf.Loader(ARRAYS, 8, shuffle=True, cache="2GiB", rank=0, world_size=2, seed=0)
-    assert repr(shuffled) == "<lossfeed.Loader 64 samples in 4 batches of 8, sampler uniform, cache 2 GiB, policy belady, rank 0 of 2, cpu>"
+    assert (
+        repr(shuffled)
+        == "<lossfeed.Loader 64 samples in 4 batches of 8, sampler uniform, cache 2 GiB, policy belady, rank 0 of 2, cpu>"
+    )
     folder_of_pages.class_folders(tmp_path / "train", 6)
     data = lf.open(tmp_path / "train")
-    assert repr(data) == f"<lossfeed.Data {tmp_path}/train: 6 samples, 3 classes, each uint8 (60, 80, 3), channels last>"
-    assert repr(data.subset([0, 1])) == f"<lossfeed.Data 2 of the 6 samples of {tmp_path}/train, 3 classes, each uint8 (60, 80, 3), channels last>"
+    assert (
+        repr(data) == f"<lossfeed.Data {tmp_path}/train: 6 samples, 3 classes, each uint8 (60, 80, 3), channels last>"
+    )
+    assert (
+        repr(data.subset([0, 1]))
+        == f"<lossfeed.Data 2 of the 6 samples of {tmp_path}/train, 3 classes, each uint8 (60, 80, 3), channels last>"
+    )
     assert repr(lf.open(ARRAYS)) == "<lossfeed.Data arrays: 64 rows, each float32 (3,)>"
 
 
 def test_sizes_are_shown_in_the_unit_that_fits():
-    assert [shown(n) for n in (0, 1023, 1024, 190_700_000, 2**31, 3 * 2**40)] == ["0 bytes", "1023 bytes", "1 KiB", "182 MiB", "2 GiB", "3 TiB"]
+    assert [shown(n) for n in (0, 1023, 1024, 190_700_000, 2**31, 3 * 2**40)] == [
+        "0 bytes",
+        "1023 bytes",
+        "1 KiB",
+        "182 MiB",
+        "2 GiB",
+        "3 TiB",
+    ]
 
 
 def test_notebooks_get_tables_whose_texts_are_escaped(tmp_path):
@@ -103,7 +132,7 @@ def test_notebooks_get_tables_whose_texts_are_escaped(tmp_path):
     for thing in (loader, loader.data, batch):
         assert thing._repr_html_().startswith("<table>") and "<b>" not in thing._repr_html_()
     assert "&lt;b&gt;&amp;train" in loader._repr_html_() and "&lt;b&gt;" in loader.data._repr_html_()
-    assert "<td style=\"text-align: left\">(3, 3, 16, 16) torch.float32</td>" in batch._repr_html_()
+    assert '<td style="text-align: left">(3, 3, 16, 16) torch.float32</td>' in batch._repr_html_()
     named = next(iter(lf.Loader({"<i>": ARRAYS[0], "label": ARRAYS[1]}, 4)))
     assert "&lt;i&gt;" in named._repr_html_() and "<i>" not in named._repr_html_()
 
@@ -161,7 +190,9 @@ def test_show_stretches_floats_from_black_to_white(dtype):
 
 
 def test_show_finds_the_images_of_dicts():
-    batch = next(iter(lf.Loader({"x": ARRAYS[0][:4], "image": np.full((4, 6, 6, 3), 9, np.uint8), "label": np.arange(4)}, 4)))
+    batch = next(
+        iter(lf.Loader({"x": ARRAYS[0][:4], "image": np.full((4, 6, 6, 3), 9, np.uint8), "label": np.arange(4)}, 4))
+    )
     assert (np.asarray(lf.show(batch))[:6, :6] == 9).all()
 
 

@@ -149,6 +149,48 @@ def test_weighted_mean_scores_tokens_too():
         torch.testing.assert_close(scored(loader, batch), wanted, equal_nan=True)
 
 
+@pytest.mark.parametrize("form", ["(B, T)", "(B * T,)", "(B,)"])
+@pytest.mark.parametrize("way", ["arrays", "tensors", "compiled", "weighted_mean"])
+def test_entropies_of_tokens_are_scores_without_gradient_norms(form, way):
+    torch._dynamo.reset()
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def compiled(loader, losses, batch, entropies):
+        loader.score_losses(losses, batch, entropies=entropies)
+        return losses.sum()
+
+    for loader, batch in made(score="entropy", framework="numpy" if way == "arrays" else "torch"):
+        target = torch.as_tensor(batch.target)
+        losses, entropies = torch.rand(B, 5), torch.rand(B, 5)
+        wanted = torch.stack([row[mine != -100].mean() for row, mine in zip(entropies, target)])
+        given = {"(B, T)": entropies, "(B * T,)": entropies.flatten(), "(B,)": wanted}[form]
+        if way == "arrays":
+            loader.score_losses(losses.numpy(), batch, entropies=given.numpy())
+        elif way == "compiled":
+            compiled(loader, losses, batch, given)
+        else:
+            score = loader.weighted_mean if way == "weighted_mean" else loader.score_losses
+            score(losses, batch, entropies=given)
+        torch.testing.assert_close(torch.as_tensor(loader.importance()[batch.ids]), wanted, equal_nan=True)
+        short = torch.rand(3)
+        if way == "arrays":
+            losses, short = losses.numpy(), short.numpy()
+        with pytest.raises(lf.SettingsError, match=r"entropies have shape \(3,\): give one number a sample"):
+            loader.score_losses(losses, batch, entropies=short)
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("score", ["gradient_norm", "loss"])
+def test_entropies_alone_are_no_gradient_norms(score):
+    loader, batch = next(made(score=score))
+    losses = torch.rand(B)
+    if score == "loss":
+        loader.score_losses(losses, batch, entropies=torch.rand(B))
+        return torch.testing.assert_close(scored(loader, batch), losses)
+    with pytest.raises(lf.UsageError, match="no gradient_norm"):
+        loader.score_losses(losses, batch, entropies=torch.rand(B))
+
+
 def test_next_tokens_without_a_target_in_the_samples():
     """As nanoGPT has it: one array of tokens, of which the targets are a part."""
     rows = np.random.default_rng(0).integers(0, 11, (N, 9))

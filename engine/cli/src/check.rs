@@ -9,7 +9,7 @@ const EXCEEDED: i32 = 1;
 const TOO_LITTLE: i32 = 3;
 const NOT_FOUND: i32 = 6;
 
-/// What a job did over the window.
+/// A job over the window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Lately {
     /// The largest share that a rank waited.
@@ -126,6 +126,7 @@ mod tests {
         JobPage {
             path: PathBuf::new(),
             identity: Identity { job: "job".into(), rank, ..Identity::default() },
+            uid: 0,
             pid: 1,
             start_ticks: 1,
             version: String::new(),

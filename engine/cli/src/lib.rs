@@ -23,6 +23,8 @@ mod allocate;
 mod check;
 #[cfg(feature = "engine")]
 mod doctor;
+#[cfg(feature = "engine")]
+mod exporter;
 mod forms;
 #[cfg(feature = "engine")]
 mod index;
@@ -58,6 +60,8 @@ pub fn run(args: &[OsString], train: &mut dyn FnMut(&TrainArgs) -> i32) -> i32 {
     match cli.command {
         args::Command::Train(options) => train(&options),
         args::Command::Smi(options) => smi::run(&options),
+        #[cfg(feature = "engine")]
+        args::Command::Exporter(options) => exporter::run(&options),
         args::Command::Why(options) => why::run(&options),
         args::Command::Check(options) => check::run(&options),
         args::Command::Replay(options) => replay::run(&options),

@@ -64,11 +64,25 @@ fn speaks_utf8(locale: &str) -> bool {
     codeset.eq_ignore_ascii_case("utf-8") || codeset.eq_ignore_ascii_case("utf8")
 }
 
-/// Columns to draw: the terminal's, else `COLUMNS`, else 100; never under 60 nor over 160.
+/// Columns to draw: the terminal's, else `COLUMNS`, else 100; never under 60 nor over 200.
 pub(crate) fn width() -> u16 {
     let tty = io::stdout().is_terminal().then(|| ratatui::crossterm::terminal::size().ok()).flatten().map(|(w, _)| w);
     let told = || std::env::var("COLUMNS").ok().and_then(|v| v.parse().ok());
-    tty.or_else(told).unwrap_or(100).clamp(60, 160)
+    tty.or_else(told).unwrap_or(100).clamp(60, 200)
+}
+
+/// Text as lines of at most `width` columns, broken between words. A longer word has a line to itself.
+pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
+    let wide = |text: &str| ratatui::text::Span::raw(text).width();
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => word.clone_into(line),
+            Some(line) if wide(line) + 1 + wide(word) <= width => *line = format!("{line} {word}"),
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
 }
 
 /// How a command ended, as an exit code; a closed pipe is an end like any other.
@@ -125,6 +139,14 @@ mod tests {
         assert!(
             !["C", "POSIX", "de_DE", "de_DE@euro", "ja_JP.eucJP", "en_US.ISO-8859-1"].iter().any(|l| speaks_utf8(l))
         );
+    }
+
+    #[test]
+    fn text_is_broken_between_words_and_a_long_word_is_left_whole() {
+        assert_eq!(wrap("a bb ccc dddd", 6), ["a bb", "ccc", "dddd"]);
+        assert_eq!(wrap("see /a/very/long/path now", 8), ["see", "/a/very/long/path", "now"]);
+        assert_eq!(wrap("訓練 ジョブ", 8), ["訓練", "ジョブ"]);
+        assert_eq!(wrap("", 8), [""]);
     }
 
     #[test]

@@ -17,7 +17,7 @@ fn one_segment(folder: &Path) -> PathBuf {
     drop(disk);
     let mut segments = fs::read_dir(folder).unwrap().map(|e| e.unwrap().path());
     let segment = segments.find(|p| p.extension().is_some_and(|e| e == "seg")).unwrap();
-    assert!(segments.all(|p| p.ends_with("lock")));
+    assert!(segments.all(|p| p.extension().is_none()));
     segment
 }
 

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use lossfeed_control::error::{Error, Result};
 use lossfeed_sync::{Condvar, Mutex};
 
+use crate::claims::Claims;
 use crate::folder::Folder;
 use crate::format::record_bytes;
 use crate::policy::Policy;
@@ -134,6 +135,7 @@ impl Disk {
         patience: Duration,
     ) -> Result<Self> {
         let folder = Arc::new(Folder::open(&settings.folder)?);
+        let claims = Claims::open(&folder);
         let shared = Arc::new(Shared {
             folder,
             shelf: Shelf::default(),
@@ -152,11 +154,16 @@ impl Disk {
             off: AtomicBool::new(false),
             begun: Instant::now(),
             declined_until_ms: AtomicU64::new(0),
+            table: claims.as_ref().map(Claims::table),
+            tickets: AtomicU64::new(0),
+            requested: AtomicBool::new(false),
+            stuck: AtomicBool::new(false),
+            company: AtomicBool::new(false),
             #[cfg(test)]
             spare: AtomicU64::new(u64::MAX),
             asked_us: AtomicU64::new(0),
         });
-        let mut writer = Writer::new(Arc::clone(&shared), write);
+        let mut writer = Writer::new(Arc::clone(&shared), write, claims);
         writer.open();
         let thread = std::thread::Builder::new()
             .name("lossfeed-disk".into())
@@ -272,7 +279,7 @@ impl Disk {
     /// Waits until everything that was offered so far has been written or let go.
     pub fn settle(&self) {
         let mut queue = self.shared.queue.lock();
-        while queue.busy || !queue.items.is_empty() {
+        while queue.busy || !queue.items.is_empty() || !queue.requests.is_empty() {
             self.shared.settled.wait(&mut queue);
         }
     }

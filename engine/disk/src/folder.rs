@@ -136,8 +136,20 @@ impl Folder {
     /// # Errors
     /// `PermissionDenied` if it is not a regular file of this user that nobody else may touch.
     pub(crate) fn file(&self, name: Name) -> io::Result<File> {
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = File::from(rustix::fs::openat(self.fd.as_fd(), name.text(), flags, Mode::empty())?);
+        self.ours(&name.text(), OFlags::empty())
+    }
+
+    /// Opens the file of claims, making it if it is not there.
+    ///
+    /// # Errors
+    /// As [`Self::file`].
+    pub(crate) fn claims(&self) -> io::Result<File> {
+        self.ours("claims", OFlags::CREATE)
+    }
+
+    fn ours(&self, name: &str, more: OFlags) -> io::Result<File> {
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | more;
+        let file = File::from(rustix::fs::openat(self.fd.as_fd(), name, flags, Mode::RUSR | Mode::WUSR)?);
         let meta = file.metadata()?;
         let ours = meta.is_file() && meta.uid() == rustix::process::geteuid().as_raw() && meta.mode() & 0o077 == 0;
         if ours { Ok(file) } else { Err(io::ErrorKind::PermissionDenied.into()) }

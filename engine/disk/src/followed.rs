@@ -53,6 +53,10 @@ impl Followed {
             segment.ended(listed.bytes, read_to, cost_us, now);
             return Ok(News { entries, over: true });
         }
+        // A writer that has died leaves nothing more, and its segment is ended under the lock.
+        if !listed.name.complete && listed.bytes <= *end && !locked {
+            return Ok(News { entries: Vec::new(), over: false });
+        }
         let file = segment.file()?;
         let found = segment::scan_from(&file, *end)?;
         (*end, *cost_us) = (found.end, *cost_us + found.cost_us);

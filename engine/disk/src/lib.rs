@@ -5,7 +5,8 @@
 //! readers.rs  threads that wait for the disk               read_at.rs  where a read meets the system
 //! shared.rs   what callers and that thread share
 //! shelf.rs    which record lies where                       policy.rs   which segment gives way (pure)
-//! writer.rs   the thread that writes, drops and looks around
+//! writer.rs   the thread that writes and drops               looking.rs  what it learns of other processes
+//! flight.rs   a call's fetches, made once by all processes   claims.rs   the file in which they tell what they fetch
 //! segment.rs  one file of records: read, recovered, ended   format.rs   its bytes
 //! followed.rs one that another process is writing           open_files.rs  which files are open
 //! folder.rs   the folder: its lock, whose files they are, which segments there are
@@ -45,7 +46,13 @@
 //! own lock is held to begin or drop a segment and to recover one. All processes together keep within the limit: a
 //! segment under way counts as a whole one. What other processes have written is found within ten seconds, in segments
 //! under way too.
+//!
+//! What one process is fetching the others wait for ([`Flight`]), so that processes that begin together read the store
+//! once. The file `claims` has these keys and no samples; it may be deleted while no process uses the folder. A process that was
+//! killed has no claims. One that is stopped is waited for three seconds, one that is slow for fifteen, and then its
+//! claims are ignored for a minute.
 
+mod claims;
 #[cfg(test)]
 mod crash_tests;
 #[cfg(test)]
@@ -53,6 +60,9 @@ mod damage_tests;
 mod disk;
 #[cfg(test)]
 mod fault_tests;
+mod flight;
+#[cfg(test)]
+mod flight_tests;
 mod folder;
 mod followed;
 #[cfg(test)]
@@ -60,6 +70,7 @@ mod followed_tests;
 mod format;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod looking;
 mod open_files;
 mod policy;
 mod read_at;
@@ -74,7 +85,9 @@ mod shelf;
 mod tests;
 mod writer;
 
+pub use claims::Whose;
 pub use disk::{Disk, Found, LIMIT_MAX, LIMIT_MIN, Numbers, Settings};
+pub use flight::Flight;
 pub use policy::Policy;
 pub use read_at::ReadAt;
 pub use reading::{Reads, Wanted};

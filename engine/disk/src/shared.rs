@@ -3,15 +3,26 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use lossfeed_sync::{Condvar, Mutex};
 
 use crate::Key;
+use crate::claims::{Table, Whose};
 use crate::folder::Folder;
 use crate::policy::Policy;
 use crate::read_at::ReadAt;
 use crate::shelf::Shelf;
+
+/// A call asks who fetches samples.
+pub(crate) struct Request {
+    pub(crate) ticket: u64,
+    pub(crate) keys: Vec<Option<Key>>,
+    /// The answer may wait until one of the keys is no longer another's. Then, since when the call waits.
+    pub(crate) since: Option<Instant>,
+    pub(crate) answer: SyncSender<Vec<Whose>>,
+}
 
 /// What the thread is asked for.
 pub(crate) enum Item {
@@ -22,6 +33,10 @@ pub(crate) enum Item {
     },
     Forget {
         key: Key,
+    },
+    /// The fetches that were claimed with this ticket have ended.
+    Landed {
+        ticket: u64,
     },
     #[cfg(test)]
     Look,
@@ -39,6 +54,7 @@ impl Item {
 #[derive(Default)]
 pub(crate) struct Queue {
     pub(crate) items: VecDeque<Item>,
+    pub(crate) requests: Vec<Request>,
     pub(crate) bytes: usize,
     pub(crate) over: bool,
     /// Something was taken and is not dealt with yet.
@@ -94,6 +110,16 @@ pub(crate) struct Shared {
     /// The bytes that a test leaves on the disk.
     #[cfg(test)]
     pub(crate) spare: AtomicU64,
+    /// The file of claims; `None` where claims are not shared.
+    pub(crate) table: Option<Arc<Table>>,
+    /// Claims so far: they are numbered.
+    pub(crate) tickets: AtomicU64,
+    /// A call waits for the thread.
+    pub(crate) requested: AtomicBool,
+    /// The thread did not answer a call, and has done nothing since.
+    pub(crate) stuck: AtomicBool,
+    /// There were other processes when a call claimed last.
+    pub(crate) company: AtomicBool,
     /// What all requests since the last look would have cost as fetches, µs.
     pub(crate) asked_us: AtomicU64,
 }

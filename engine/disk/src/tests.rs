@@ -63,7 +63,7 @@ pub(crate) fn reads(disk: &Disk, key: Key) -> bool {
 
 fn folder_bytes(folder: &Path) -> u64 {
     let segments = fs::read_dir(folder).unwrap().map(|e| e.unwrap());
-    segments.filter(|e| e.file_name() != "lock").map(|e| e.metadata().unwrap().len()).sum()
+    segments.filter(|e| e.path().extension().is_some()).map(|e| e.metadata().unwrap().len()).sum()
 }
 
 #[derive(Debug, Clone)]

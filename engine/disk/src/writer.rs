@@ -1,6 +1,6 @@
-//! The thread that writes what is offered, drops what gives way, and looks what other processes have done.
+//! The thread that writes what is offered, drops what gives way, and looks what other processes do.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -8,15 +8,18 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use crate::Key;
+use crate::claims::{Claims, PULSE};
 use crate::folder::{Listed, Name, now, own};
 use crate::followed::Followed;
 use crate::format::{self, ALIGNMENT, Entry, HEAD, TAIL, record_bytes};
 use crate::policy::{self, Policy, Worth};
 use crate::segment::{self, Contents, Segment};
-use crate::shared::{Item, Shared};
+use crate::shared::{Item, Request, Shared};
 
 /// Time between two looks at the folder, and the pause in writing after nothing was worth it or had room.
-const LOOK_AROUND: Duration = Duration::from_secs(10);
+pub(crate) const LOOK_AROUND: Duration = Duration::from_secs(10);
+/// Time between two looks at what others fetch while a call waits for that.
+pub(crate) const TICK: Duration = Duration::from_millis(2);
 /// Records are gathered until they make a write of this size, or nothing more is queued.
 const WRITE_BYTES: usize = 1 << 20;
 /// All are listed at every look. Where there are more the shortest gives way.
@@ -57,23 +60,43 @@ impl Active {
 }
 
 pub(crate) struct Writer {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     write: WriteAt,
     active: Option<Active>,
     /// What other processes are writing.
-    followed: Vec<Followed>,
+    pub(crate) followed: Vec<Followed>,
     next_number: u32,
     /// What the dataset's samples are asked for, as fetches would have cost.
-    demand: Worth,
-    looked: Instant,
+    pub(crate) demand: Worth,
+    pub(crate) looked: Instant,
+    /// This process's claims and the others'; `None` where claims are not shared.
+    pub(crate) claims: Option<Claims>,
+    /// Calls that wait for what others fetch.
+    pub(crate) waiting: Vec<Request>,
+    pub(crate) served: Instant,
+    /// Calls that have ended, and whose claims end with the next write.
+    landed: Vec<u64>,
     /// It was told that the disk has no room.
     full: bool,
 }
 
 impl Writer {
-    pub(crate) fn new(shared: Arc<Shared>, write: WriteAt) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, write: WriteAt, claims: Option<Claims>) -> Self {
         let (demand, looked) = (Worth::new(0, now()), Instant::now());
-        Self { shared, write, active: None, followed: Vec::new(), next_number: 0, demand, looked, full: false }
+        Self {
+            shared,
+            write,
+            active: None,
+            followed: Vec::new(),
+            next_number: 0,
+            demand,
+            looked,
+            claims,
+            waiting: Vec::new(),
+            served: looked,
+            landed: Vec::new(),
+            full: false,
+        }
     }
 
     /// Brings the index up to what lies in the folder, and the folder to its limit.
@@ -95,6 +118,8 @@ impl Writer {
         let _gone = Gone(Arc::clone(&self.shared));
         loop {
             let (items, over) = self.next();
+            self.shared.stuck.store(false, Relaxed);
+            self.serve();
             for item in items {
                 match item {
                     Item::Forget { key } => {
@@ -102,12 +127,23 @@ impl Writer {
                         self.shared.end_forgetting(key);
                     }
                     Item::Keep { key, cost_us, data } => self.keep(key, cost_us, &data),
+                    Item::Landed { ticket } => {
+                        self.waiting.retain(|request| request.ticket != ticket);
+                        self.landed.push(ticket);
+                    }
                     #[cfg(test)]
                     Item::Look => drop(self.look_around(false)),
                 }
                 self.shared.beats.fetch_add(1, Relaxed);
+                if self.shared.requested.load(Relaxed) {
+                    self.serve();
+                }
             }
             self.write_gathered();
+            if let Some(claims) = &mut self.claims {
+                self.landed.drain(..).for_each(|ticket| claims.end(ticket));
+                claims.write();
+            }
             if over {
                 self.end();
             } else if self.looked.elapsed() >= LOOK_AROUND {
@@ -126,8 +162,16 @@ impl Writer {
     /// What is queued, after a while nothing; and whether it is over.
     fn next(&self) -> (VecDeque<Item>, bool) {
         let mut queue = self.shared.queue.lock();
-        if queue.items.is_empty() && !queue.over {
-            self.shared.news.wait_for(&mut queue, LOOK_AROUND);
+        if queue.items.is_empty() && queue.requests.is_empty() && !queue.over {
+            let claims = self.claims.as_ref().is_some_and(Claims::any);
+            let pause = if !self.waiting.is_empty() {
+                TICK
+            } else if claims {
+                PULSE
+            } else {
+                LOOK_AROUND
+            };
+            self.shared.news.wait_for(&mut queue, pause);
         }
         queue.busy = true;
         queue.bytes = 0;
@@ -190,6 +234,10 @@ impl Writer {
                 active.contents.end += active.gathered.len() as u64;
                 active.contents.entries.append(&mut active.coming);
                 active.contents.cost_us += active.coming_cost_us;
+                if let Some(claims) = &mut self.claims {
+                    claims.step();
+                    claims.write();
+                }
             }
             Err(e) => {
                 let counter = if is_full(&e) { &counts.declined } else { &counts.dropped };
@@ -305,7 +353,12 @@ impl Writer {
         Ok(None)
     }
 
-    fn number(&mut self) -> u32 {
+    /// True before it has seen a segment.
+    pub(crate) fn is_new(&self) -> bool {
+        self.next_number == 0
+    }
+
+    pub(crate) fn number(&mut self) -> u32 {
         self.next_number += 1;
         self.next_number
     }
@@ -345,120 +398,7 @@ impl Writer {
         Ok(true)
     }
 
-    /// Brings index and worths up to what lies in the folder now. With the folder's lock also ends segments that a
-    /// crash has cut.
-    fn look_around(&mut self, locked: bool) -> io::Result<()> {
-        self.looked = Instant::now();
-        let now = now();
-        self.demand.add(self.shared.asked_us.swap(0, Relaxed), now);
-        let mut listed = self.shared.folder.list()?;
-        // By a clock that was set back since they were read: else they would count as in use until then.
-        for ahead in listed.iter_mut().filter(|l| l.used > now + LOOK_AROUND) {
-            ahead.used = now;
-            let _ = self.shared.folder.touch(ahead.name, now);
-        }
-        self.shared.counts.bytes.store(listed_bytes(&listed), Relaxed);
-        let known = self.shared.shelf.segments();
-        let gone = |born| !listed.iter().any(|l| l.name.born == born);
-        for followed in self.followed.extract_if(.., |followed| gone(followed.segment.born)) {
-            self.shared.shelf.remove(&followed.segment);
-        }
-        for segment in &known {
-            match listed.iter().find(|l| l.name == segment.name()) {
-                Some(l) => {
-                    segment.fold(now, l.used);
-                    // Another process has written to it again, and ended it again.
-                    if l.name.complete && l.bytes != segment.bytes() {
-                        let (end, cost_us) = segment.known();
-                        self.followed.push(Followed::from(Arc::clone(segment), end, cost_us));
-                    }
-                }
-                None if !segment.complete.load(Relaxed) => {}
-                // Another process writes to it again, behind what is known of it, or has dropped it.
-                None if listed.iter().any(|l| l.name.born == segment.born) => {
-                    let (end, cost_us) = segment.known();
-                    segment.complete.store(false, Relaxed);
-                    self.followed.push(Followed::from(Arc::clone(segment), end, cost_us));
-                }
-                None => self.shared.shelf.remove(segment),
-            }
-        }
-        self.follow(&listed, locked, now);
-        let known: HashSet<u64> = known.iter().map(|s| s.born).collect();
-        for listed in listed.iter().filter(|l| !known.contains(&l.name.born)) {
-            let file = match self.shared.folder.file(listed.name) {
-                Ok(file) => file,
-                Err(e) => {
-                    if self.next_number == 0 {
-                        tracing::debug!(target: "lossfeed::disk", segment = listed.name.born, error = %e, "not ours");
-                    }
-                    continue;
-                }
-            };
-            let found = if listed.name.complete { segment::contents(&file) } else { None };
-            match found {
-                Some(contents) => self.add(listed, &contents),
-                None if locked && own(&file) => self.recover(listed, &file),
-                None => self.begin_following(listed, now),
-            }
-        }
-        Ok(())
-    }
-
-    fn begin_following(&mut self, listed: &Listed, now: Duration) {
-        let segment = Arc::new(Segment::new(self.number(), listed, &self.shared.folder, 0));
-        self.shared.shelf.add(Arc::clone(&segment), &[]);
-        self.followed.push(Followed::new(segment));
-        self.follow(std::slice::from_ref(listed), false, now);
-    }
-
-    /// Reads on in what other processes are writing; of those that are not `listed` any more, none is left.
-    fn follow(&mut self, listed: &[Listed], locked: bool, now: Duration) {
-        let Shared { folder, shelf, .. } = &*self.shared;
-        self.followed.retain_mut(|followed| {
-            let born = followed.segment.born;
-            let Some(listed) = listed.iter().find(|l| l.name.born == born) else { return true };
-            match followed.look(folder, listed, locked, now) {
-                Ok(news) => {
-                    shelf.publish(followed.segment.number, &news.entries);
-                    !news.over
-                }
-                Err(e) => {
-                    tracing::debug!(target: "lossfeed::disk", segment = born, error = %e, "not read on");
-                    true
-                }
-            }
-        });
-    }
-
-    fn add(&mut self, listed: &Listed, contents: &Contents) {
-        {
-            let mut opened = self.shared.opened.lock();
-            *opened = (opened.0 + contents.entries.len() as u64, opened.1 + contents.cost_us);
-        }
-        let segment = Segment::new(self.number(), listed, &self.shared.folder, contents.cost_us);
-        segment.knows(contents);
-        self.shared.shelf.add(Arc::new(segment), &contents.entries);
-    }
-
-    /// Ends a segment that was cut; its writer is dead.
-    fn recover(&mut self, listed: &Listed, file: &File) {
-        let Ok(contents) = segment::scan(file) else { return };
-        if contents.entries.is_empty() {
-            let _ = self.shared.folder.remove(listed.name);
-            return;
-        }
-        // Where it cannot be ended its records can be read all the same, by this process.
-        match segment::end(&self.shared.folder, listed.name, file, &contents) {
-            Ok(bytes) => {
-                let complete = Name { complete: true, ..listed.name };
-                self.add(&Listed { name: complete, bytes, ..*listed }, &contents);
-            }
-            Err(_) => self.add(listed, &contents),
-        }
-    }
-
-    fn turn_off(&self, e: &io::Error) {
+    pub(crate) fn turn_off(&self, e: &io::Error) {
         if !self.shared.off.swap(true, Relaxed) {
             tracing::warn!(
                 target: "lossfeed::disk",
@@ -488,6 +428,6 @@ fn is_full(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-fn listed_bytes(listed: &[Listed]) -> u64 {
+pub(crate) fn listed_bytes(listed: &[Listed]) -> u64 {
     listed.iter().map(|l| l.bytes).sum()
 }

@@ -31,12 +31,12 @@ mod tests;
 mod wrap;
 
 pub use decode::{Decoder, ImageMode, MAX_PIXELS, Resize, Scratch, ending_of, endings};
-pub use format::{Arrays, Place, Records};
+pub use format::{Arrays, Column, Labels, Place, Records, Values, open_table};
 pub use options::{DiskTier, OnShard, OpenOptions, PoolTier, Throttle};
-pub use place::{SCHEMES, Scheme, open, open_in};
+pub use place::{SCHEMES, Scheme, files_below, open, open_in};
 pub use sample::{
     CircuitNumbers, Decisions, Fields, Fingerprint, Form, Payload, Piece, PieceKind, PoolNumbers, SIZE_UNKNOWN, Source,
-    Traffic, apart,
+    Traffic, apart, sizes,
 };
 pub use shown::without_secrets;
 pub use stop::Stop;
@@ -46,7 +46,7 @@ pub use wrap::{Concat, Subset};
 #[doc(hidden)]
 pub use decode::{Mask, Npy, resample};
 #[doc(hidden)]
-pub use request::{AGAIN, Flow};
+pub use request::{Flow, again};
 #[doc(hidden)]
 pub use sample::picture_and_tail;
 

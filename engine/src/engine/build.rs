@@ -198,7 +198,8 @@ impl Checked {
             Some(beside) => {
                 let decoder = decoder.as_ref().filter(|decoder| !decoder.resizes()).ok_or_else(|| {
                     Error::settings(
-                        "masks= and boxes= need images as they are stored: open the dataset without resize= and crop=, and give them to the ImageTransform",
+                        "masks= and boxes= need images as they are stored: open the dataset without resize= and \
+                        crop=, and give them to the ImageTransform",
                     )
                 })?;
                 Some(Beside::new(beside, steps.crop, decoder.size())?)
@@ -224,6 +225,8 @@ impl Checked {
             in_place: copy_choice.path != CopyPath::Gathered,
             bad: BadSamples::default(),
         };
+        let processors = std::thread::available_parallelism().map_or(0, |n| n.get() as u64);
+        Counters::set(&counters.processors, processors);
         let publisher =
             settings.stats.then(|| Publisher::start(identity(&settings, policy_name, &feed, &*device), counters));
         // A run must not fail because nobody can watch it.

@@ -221,6 +221,7 @@ impl Engine {
         clock.part = part;
         clock.last_return = None;
         self.feed.counters.epoch.store(epoch, Relaxed);
+        self.feed.counters.passes_total.fetch_add(1, Relaxed);
         self.feed.counters.batches_per_epoch.store(batches as u64, Relaxed);
         self.feed.counters.batch.store(first as u64, Relaxed);
         Ok(clock.iteration)

@@ -1,4 +1,4 @@
-//! What lies beside a sample's image in its tail and goes the image's way, by the image's own draws: masks and boxes.
+//! Masks and boxes in a sample's tail, moved by the draws of its image.
 //! Loader threads do this on every device, so a batch for a GPU has the same.
 
 use super::images::Draw;
@@ -30,7 +30,7 @@ impl Beside {
     /// For images that `crop` makes one size, of samples of `source` (height, width) without one.
     ///
     /// # Errors
-    /// As [`BesideSettings::cut`].
+    /// Those of [`BesideSettings::cut`].
     pub fn new(settings: &BesideSettings, crop: Option<ResizedCrop>, source: [usize; 2]) -> Result<Self> {
         let cut = settings.cut(crop.map_or(source, |crop| crop.size()))?;
         Ok(Self { crop, cut, parts: settings.parts.clone() })
@@ -111,7 +111,7 @@ fn join(parts: &[(Vec<usize>, Cow<'_, [u8]>)]) -> Box<[u8]> {
     out.into()
 }
 
-/// The array that a part stands for. Numbers of JSON become `wanted`.
+/// The array of a part. Numbers of JSON become `wanted`.
 fn read<'a>(
     part: &BesidePart,
     how: Stored,
@@ -155,7 +155,8 @@ fn named(part: &BesidePart, e: Error) -> Error {
 fn mask(part: &BesidePart, mask: &Array<'_>, size: [usize; 2], dtype: Dtype, geometry: &Geometry) -> Result<Vec<u8>> {
     if mask.shape != size || mask.dtype != dtype {
         return Err(Error::sample(format!(
-            "{} is a mask of {} and shape {:?} for an image of {size:?} (height, width), and the first sample's is of {}: masks need their image's size and one type",
+            "{} is a mask of {} and shape {:?} for an image of {size:?} (height, width), and the first sample's is \
+            of {}: masks need their image's size and one type",
             part.name,
             mask.dtype.name(),
             mask.shape,
@@ -205,7 +206,8 @@ fn sound(corners: [f64; 4]) -> Result<[f64; 4]> {
         return Ok(corners);
     }
     Err(Error::sample(format!(
-        "{corners:?} is no box (left, top, right, bottom) in pixels: of (left, top, width, height) make left + width and top + height"
+        "{corners:?} is no box (left, top, right, bottom) in pixels: of (left, top, width, height) make left + width \
+        and top + height"
     )))
 }
 
@@ -224,7 +226,8 @@ fn along<'a>(
     let (count, inner) = shape.split_first().map_or((None, &[][..]), |(n, inner)| (Some(*n), inner));
     if count != Some(boxes.len()) || found != dtype {
         return Err(Error::sample(format!(
-            "{} is of {} and shape {shape:?} beside {} boxes, and the first sample's is of {}: one value a box is needed",
+            "{} is of {} and shape {shape:?} beside {} boxes, and the first sample's is of {}: one value a box is \
+            needed",
             part.name,
             found.name(),
             boxes.len(),
@@ -242,4 +245,74 @@ fn along<'a>(
         *first = kept;
     }
     Ok((shape, data.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(name: &str, dimensions: usize, dtype: Dtype, role: BesideRole) -> BesidePart {
+        BesidePart { name: name.to_owned(), dimensions, dtype, role }
+    }
+
+    fn beside(parts: Vec<BesidePart>, flip: f64) -> Beside {
+        let settings = BesideSettings { crop: None, padding: 0, random_crop: false, flip, parts };
+        Beside::new(&settings, None, [4, 6]).unwrap()
+    }
+
+    fn parts() -> Vec<BesidePart> {
+        vec![
+            part("text", 1, Dtype::U8, BesideRole::Keep),
+            part("boxes", 2, Dtype::F32, BesideRole::Boxes(Stored::Array)),
+            part("mask", 2, Dtype::U8, BesideRole::Mask(Stored::Array, Dtype::U8)),
+            part("labels", 1, Dtype::I64, BesideRole::Along(Stored::Array, Dtype::I64, 1)),
+        ]
+    }
+
+    fn stored(boxes: &[f32], labels: &[i64]) -> Box<[u8]> {
+        let mask: Vec<u8> = (0..24).collect();
+        join(&[
+            (vec![5], b"words"[..].into()),
+            (vec![boxes.len() / 4, 4], bytemuck::cast_slice(boxes).to_vec().into()),
+            (vec![4, 6], mask.into()),
+            (vec![labels.len()], bytemuck::cast_slice(labels).to_vec().into()),
+        ])
+    }
+
+    #[test]
+    fn masks_and_boxes_are_mirrored_and_the_labels_of_boxes_that_vanish_go_with_them() {
+        let tail = stored(&[1.0, 0.0, 3.0, 2.0, 0.0, 0.0, 0.5, 4.0, 2.0, 1.0, 9.0, 9.0], &[10, 11, 12]);
+        let made = beside(parts(), 1.0).tail((1, 1), [4, 6], &tail, &mut Scratch::default()).unwrap();
+        let found = split(&parts(), &made).unwrap();
+        assert_eq!(found[0], (vec![5], &b"words"[..]));
+        assert_eq!(found[1].0, [2, 4]);
+        let boxes: Vec<f32> = found[1].1.as_chunks::<4>().0.iter().map(|&b| f32::from_ne_bytes(b)).collect();
+        assert_eq!(boxes, [3.0, 0.0, 5.0, 2.0, 0.0, 1.0, 4.0, 4.0]);
+        assert_eq!((found[2].0.as_slice(), &found[2].1[..6]), (&[4, 6][..], &[5, 4, 3, 2, 1, 0][..]));
+        assert_eq!(found[3], (vec![2], bytemuck::cast_slice(&[10i64, 12])));
+    }
+
+    #[test]
+    fn tails_that_are_damaged_or_contradict_themselves_are_bad_samples() {
+        let sound = stored(&[0.0, 0.0, 2.0, 2.0], &[1]);
+        let made = |tail: &[u8], size| beside(parts(), 0.0).tail((1, 1), size, tail, &mut Scratch::default());
+        assert!(made(&sound, [4, 6]).is_ok());
+        for cut in 0..sound.len() {
+            assert!(made(&sound[..cut], [4, 6]).is_err(), "{cut}");
+        }
+        for (tail, size, words) in [
+            (sound.clone(), [6, 4], "mask is a mask of uint8 and shape [4, 6] for an image of [6, 4]"),
+            (stored(&[0.0, 0.0, 2.0, 2.0], &[]), [4, 6], "labels is of int64 and shape [0] beside 1 boxes"),
+            (stored(&[3.0, 0.0, 2.0, 2.0], &[1]), [4, 6], "boxes: [3.0, 0.0, 2.0, 2.0] is no box"),
+            (stored(&[f32::NAN, 0.0, 2.0, 2.0], &[1]), [4, 6], "is no box"),
+        ] {
+            let error = made(&tail, size).unwrap_err();
+            assert_eq!(error.kind(), crate::ErrorKind::Sample);
+            assert!(error.to_string().contains(words), "{error}");
+        }
+        // Numbers beyond the address space are none.
+        let mut huge = sound.to_vec();
+        huge[8..16].copy_from_slice(&u64::MAX.to_ne_bytes());
+        assert!(made(&huge, [4, 6]).is_err());
+    }
 }

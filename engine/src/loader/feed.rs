@@ -47,7 +47,7 @@ pub struct Feed {
     pub images: Option<Images>,
     /// Seed of the images' draws. It is set once more, between passes, in a run whose seed was left open.
     pub seed: AtomicU64,
-    /// What is made of the tail of a sample that has masks or boxes; `None`: nothing.
+    /// Moves the masks and boxes in tails; `None`: samples have none.
     pub beside: Option<Beside>,
     /// The cache.
     pub cache: Cache,

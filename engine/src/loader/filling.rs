@@ -9,16 +9,19 @@ use super::timesheet::{Timesheet, Work};
 use crate::arena::{Pins, SlotMut};
 use crate::cache::{Fetched, Landing};
 use crate::error::{Error, ErrorKind, Result};
-use crate::source::{AGAIN, Payload, Scratch};
+use crate::source::{Payload, Scratch, again};
 use crate::staging::InPlace;
 use crate::types::SampleId;
 use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
 /// Rounds in which the source answers for nothing before it is held to be broken.
 const SILENT_ROUNDS: usize = 3;
+/// The longest sleep before a look whether the batch is still wanted.
+const STOP_SOON: Duration = Duration::from_millis(50);
 
 /// Why a batch was not filled that nobody wants: the pass has ended, so nobody is told either.
 fn stopped_early() -> Error {
@@ -159,7 +162,7 @@ impl Filling<'_> {
             if ends { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         let mut fetched_bytes = 0;
-        let mut land = |k: usize, payload: Result<Payload<'_>>, again: Option<&mut Vec<usize>>| {
+        let mut land = |k: usize, payload: Result<Payload<'_>>, wrong: Option<&mut Vec<(usize, Error)>>| {
             let row = asked[k];
             answered[k].set(true);
             // By reference, as in `gather.rs`.
@@ -171,10 +174,10 @@ impl Filling<'_> {
                 }
                 Err(e) => Err(e),
             };
-            let landed = match (landed, again) {
+            let landed = match (landed, wrong) {
                 (Ok(landed), _) => landed,
-                (Err(e), Some(again)) if e.kind() == ErrorKind::Sample => {
-                    again.push(k);
+                (Err(e), Some(wrong)) if e.kind() == ErrorKind::Sample => {
+                    wrong.push((k, e));
                     return going(k);
                 }
                 (Err(e), _) => {
@@ -187,24 +190,33 @@ impl Filling<'_> {
             going(k)
         };
         sheet.turn(Work::Source);
-        // What came over a network and is no sample is asked for again, as often as an answer that is refused sooner:
-        // damage on the way passes.
-        let mut again = Vec::new();
+        // What came over a network and is no sample is asked for again, as often and as long as an answer that is refused
+        // sooner: damage on the way passes.
+        let (mut wrong, begun) = (Vec::new(), Instant::now());
         let remote = source.remote();
         let wanted: Vec<SampleId> = asked.iter().map(|&row| ids[row]).collect();
         let mut traffic =
-            feed.fetch_unless(&abandoned, &wanted, &mut |k, payload| land(k, payload, remote.then_some(&mut again)));
-        for round in 1..=AGAIN {
-            let asked = std::mem::take(&mut again);
-            if asked.is_empty() {
+            feed.fetch_unless(&abandoned, &wanted, &mut |k, payload| land(k, payload, remote.then_some(&mut wrong)));
+        for round in 0.. {
+            if wrong.is_empty() {
                 break;
             }
+            let Some(pause) = again(round, begun.elapsed(), source.retry_timeout()) else {
+                for (k, e) in wrong {
+                    let _ = land(k, Err(e), None);
+                }
+                break;
+            };
+            let asked: Vec<usize> = wrong.drain(..).map(|(k, _)| k).collect();
             asked.iter().for_each(|&k| answered[k].set(false));
             let wanted: Vec<SampleId> = asked.iter().map(|&k| wanted[k]).collect();
             feed.doubt(&wanted);
-            traffic += source.fetch_by(u64::MAX, &abandoned, &wanted, &mut |k, payload| {
-                land(asked[k], payload, (round < AGAIN).then_some(&mut again))
-            });
+            // The first time at once: most damage has passed by then.
+            if round > 0 {
+                wait(pause, &abandoned);
+            }
+            traffic += source
+                .fetch_by(u64::MAX, &abandoned, &wanted, &mut |k, payload| land(asked[k], payload, Some(&mut wrong)));
         }
         feed.counters.store_requests_total.fetch_add(traffic.requests, Relaxed);
         feed.counters.store_vain_bytes_total.fetch_add(traffic.vain_bytes, Relaxed);
@@ -286,6 +298,14 @@ fn land_one(
         return Ok(Fetched::Passed(None));
     }
     Ok(Fetched::Passed(Some([rows.kept(row, payload, scratch), payload.target].concat().into())))
+}
+
+/// Waits for so long, or until `abandoned` says that nobody wants what comes after it.
+fn wait(pause: Duration, abandoned: &dyn Fn() -> bool) {
+    let begun = Instant::now();
+    while let Some(rest) = pause.checked_sub(begun.elapsed()).filter(|_| !abandoned()) {
+        std::thread::sleep(rest.min(STOP_SOON));
+    }
 }
 
 /// Copies a record (payload, then target) into arena memory.

@@ -35,6 +35,8 @@ pub struct Iteration {
     at: Vec<AtomicUsize>,
     stopped: AtomicBool,
     failed: AtomicBool,
+    /// The consumer has no batch yet.
+    fresh: AtomicBool,
 }
 
 impl Iteration {
@@ -62,6 +64,7 @@ impl Iteration {
             at: (0..most.max(1)).map(|_| AtomicUsize::new(first)).collect(),
             stopped: AtomicBool::new(false),
             failed: AtomicBool::new(false),
+            fresh: AtomicBool::new(true),
         }
     }
 
@@ -251,7 +254,12 @@ impl Iteration {
             }
         };
         let causes = before.as_ref().map(during).unwrap_or_default();
-        self.blame(entered.elapsed(), &causes);
+        let waited = entered.elapsed();
+        self.blame(waited, &causes);
+        if self.fresh.load(Relaxed) {
+            self.feed.counters.wait_first_us_total.fetch_add(waited.as_micros() as u64, Relaxed);
+            self.fresh.store(!matches!(next, Ok(Next::Batch(_))), Relaxed);
+        }
         next
     }
 

@@ -1,19 +1,19 @@
-//! What lies beside a sample's image in its tail, and goes its way: masks, boxes, and what belongs to boxes.
+//! Masks, boxes and their labels in a sample's tail, which go the way of its image.
 
 use crate::error::{Error, Result};
 use crate::types::Dtype;
 use lossfeed_kernels::image::{ImageDtype, ImageOptions, ImageTransform};
 
-/// What loader threads make of a sample's tail, on any device.
+/// Changes of a sample's tail by loader threads, on any device.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct BesideSettings {
-    /// As the image's crop without resizing ([`super::TransformSettings::crop`]), whoever makes that.
+    /// The image's crop without resizing, see [`super::TransformSettings::crop`]; loader threads or a device make that.
     pub crop: Option<[usize; 2]>,
-    /// As its padding.
+    /// The image's padding.
     pub padding: usize,
-    /// As its kind of crop.
+    /// The crop's place is drawn.
     pub random_crop: bool,
-    /// As its chance of being mirrored.
+    /// Chance that the image is mirrored.
     pub flip: f64,
     /// All parts of the tail, in their order.
     pub parts: Vec<BesidePart>,
@@ -22,17 +22,17 @@ pub struct BesideSettings {
 /// A part of the tail.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct BesidePart {
-    /// As users call it.
+    /// Name that users know it by.
     pub name: String,
-    /// How many numbers say its shape.
+    /// Number of dimensions, and of lengths in the tail.
     pub dimensions: usize,
     /// Its element type as it is stored.
     pub dtype: Dtype,
-    /// What becomes of it.
+    /// Change of this part.
     pub role: BesideRole,
 }
 
-/// What becomes of a part of the tail.
+/// Change of one part of the tail.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BesideRole {
@@ -42,11 +42,11 @@ pub enum BesideRole {
     Mask(Stored, Dtype),
     /// Boxes, (left, top, right, bottom) each: they become f32 in the pixels of the result.
     Boxes(Stored),
-    /// As many values as the boxes of that part: those of boxes that vanish go with them. Of this element type.
+    /// One value a box of the part with this number, of this element type; dropped with its box.
     Along(Stored, Dtype, usize),
 }
 
-/// How a part is stored.
+/// Format of a stored part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stored {
@@ -61,7 +61,7 @@ pub enum Stored {
 }
 
 impl BesidePart {
-    /// Whether it has boxes.
+    /// True if it has boxes.
     pub fn is_boxes(&self) -> bool {
         matches!(self.role, BesideRole::Boxes(_))
     }

@@ -39,7 +39,7 @@ pub enum CropOf {
     },
     /// Cut out of the image as it is.
     Cut {
-        /// As above.
+        /// The place is drawn in each delivery; else the middle.
         random: bool,
     },
 }

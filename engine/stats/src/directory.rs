@@ -27,13 +27,17 @@ fn candidates_from(own: Option<PathBuf>, xdg: Option<PathBuf>, uid: u32) -> Vec<
 }
 
 /// More entries than this in one directory are not looked at.
-pub(super) const MOST_PAGES: usize = 4096;
+const MOST_PAGES: usize = 4096;
 
-/// A directory that belongs to us and that nobody else can write to.
+/// More pages than this in one directory of another user are not looked at: they could be made to be slow to read.
+const MOST_FOREIGN_PAGES: usize = 64;
+
+/// A directory that only its owner can write to: this user, or anyone if this user is root.
 #[derive(Debug)]
 pub(super) struct Directory {
     pub(super) fd: OwnedFd,
     pub(super) path: PathBuf,
+    pub(super) uid: u32,
 }
 
 impl Directory {
@@ -44,7 +48,8 @@ impl Directory {
             Err(errno) => return Err(format!("{}: cannot be made: {errno}", path.display())),
         }
         match Self::open(path)? {
-            Some(directory) => Ok(directory),
+            Some(directory) if directory.is_own() => Ok(directory),
+            Some(directory) => Err(foreign(path, directory.uid)),
             None => Err(format!("{}: vanished", path.display())),
         }
     }
@@ -52,7 +57,7 @@ impl Directory {
     /// Opens `path`; `None` if it is not there.
     ///
     /// # Errors
-    /// One line, if it is a link, no directory, someone else's, or writable by others: whoever can write there can
+    /// One line, if it is a link, no directory, someone else's (root may read those), or writable by others: they could
     /// plant pages, or put a link where a page is about to be made.
     pub(super) fn open(path: &Path) -> Result<Option<Self>, String> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -65,18 +70,24 @@ impl Directory {
         };
         let stat = rustix::fs::fstat(&fd).map_err(|errno| format!("{}: {errno}", path.display()))?;
         let uid = rustix::process::geteuid().as_raw();
-        if stat.st_uid != uid {
-            return Err(format!("{}: belongs to user {}, this is user {uid}", path.display(), stat.st_uid));
+        if stat.st_uid != uid && uid != 0 {
+            return Err(foreign(path, stat.st_uid));
         }
         if stat.st_mode & 0o022 != 0 {
             let mode = stat.st_mode & 0o7777;
             return Err(format!("{}: others can write to it (mode {mode:04o}): chmod go-w", path.display()));
         }
-        Ok(Some(Self { fd, path: path.to_owned() }))
+        Ok(Some(Self { fd, path: path.to_owned(), uid: stat.st_uid }))
     }
 
-    /// Names in it that may be pages, at most `most`.
-    pub(super) fn pages(&self, most: usize) -> Result<Vec<String>, String> {
+    /// True if it belongs to this user.
+    pub(super) fn is_own(&self) -> bool {
+        self.uid == rustix::process::geteuid().as_raw()
+    }
+
+    /// Names in it that may be pages: no more than are worth a look.
+    pub(super) fn pages(&self) -> Result<Vec<String>, String> {
+        let most = if self.is_own() { MOST_PAGES } else { MOST_FOREIGN_PAGES };
         let entries =
             rustix::fs::Dir::read_from(&self.fd).map_err(|errno| format!("{}: {errno}", self.path.display()))?;
         let names = entries.filter_map(|entry| entry.ok()?.file_name().to_str().ok().map(str::to_owned));
@@ -94,12 +105,15 @@ impl Directory {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err("no regular file".to_owned());
         }
-        let uid = rustix::process::geteuid().as_raw();
-        if stat.st_uid != uid {
-            return Err(format!("belongs to user {}, this is user {uid}", stat.st_uid));
+        if stat.st_uid != self.uid {
+            return Err(format!("belongs to user {}, its directory to user {}", stat.st_uid, self.uid));
         }
         Ok((fd, stat))
     }
+}
+
+fn foreign(path: &Path, uid: u32) -> String {
+    format!("{}: belongs to user {uid}, this is user {}", path.display(), rustix::process::geteuid().as_raw())
 }
 
 /// Fills `bytes` from the file's byte `at` on.

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::directory::{Directory, MOST_PAGES, candidates, is_locked, read_exact};
+use super::directory::{Directory, candidates, is_locked, read_exact};
 use super::numbers::Numbers;
+use super::others;
 use super::page::{self, Contents, Identity, PAGE_BYTES_MAX, SEQUENCE_AT, Sample};
 use super::process::is_gone;
 use super::sweep;
@@ -25,6 +26,8 @@ pub struct JobPage {
     pub path: PathBuf,
     /// What the engine says about itself.
     pub identity: Identity,
+    /// The user whose page it is.
+    pub uid: u32,
     /// Its process, in its own pid namespace.
     pub pid: u32,
     /// That process's start time in clock ticks since boot.
@@ -59,16 +62,27 @@ pub struct Discovery {
     pub jobs: Vec<JobPage>,
     /// What could not be read, and why.
     pub unreadable: Vec<Unreadable>,
+    /// Engines of other users, whose pages only root may read.
+    pub hidden: usize,
 }
 
-/// The engines of this user on this machine, alive or lately ended, by pid and start.
+/// The engines of this user on this machine, alive or lately ended, by pid and start; for root those of all users.
 pub fn discover() -> Vec<JobPage> {
     discover_all().jobs
 }
 
 /// As [`discover`], with what could not be read.
 pub fn discover_all() -> Discovery {
-    discover_in(&candidates())
+    let own = candidates();
+    if std::env::var_os("LOSSFEED_RUNTIME_DIR").is_some_and(|named| !named.is_empty()) {
+        return discover_in(&own);
+    }
+    let homes = others::homes();
+    if rustix::process::geteuid().is_root() {
+        let all: Vec<PathBuf> = own.into_iter().chain(homes.into_iter().map(|home| home.pages)).collect();
+        return discover_in(&all);
+    }
+    Discovery { hidden: others::count(&homes), ..discover_in(&own) }
 }
 
 /// As [`discover_all`], in `directories`. Removes the pages of dead engines, but for the last few of the last quarter
@@ -91,8 +105,10 @@ pub fn discover_in(directories: &[PathBuf]) -> Discovery {
             continue;
         }
         seen.push(inode);
-        sweep::sweep(&directory);
-        let names = match directory.pages(MOST_PAGES) {
+        if directory.is_own() {
+            sweep::sweep(&directory);
+        }
+        let names = match directory.pages() {
             Ok(names) => names,
             Err(reason) => {
                 found.unreadable.push(Unreadable { path: path.clone(), reason });
@@ -130,6 +146,7 @@ fn read(directory: &Directory, name: &str) -> Result<Option<JobPage>, String> {
     Ok(Some(JobPage {
         path: directory.path.join(name),
         identity,
+        uid: directory.uid,
         pid: process.pid,
         start_ticks: process.start_ticks,
         version,

@@ -15,6 +15,7 @@
 //! | `process` | which process a page is of, and the time |
 //! | `publisher` | the writer and its thread |
 //! | `discover` | the reader: who runs, who ran |
+//! | `others` | the directories and engines of other users |
 //! | `sweep` | pages of engines that ended without removing them |
 //! | `verdict` | why a run waits, from its times: pure |
 
@@ -25,6 +26,7 @@ mod discover;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod numbers;
+mod others;
 mod page;
 mod process;
 mod publisher;

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{AtFlags, Stat};
 
-use super::directory::{Directory, MOST_PAGES, is_locked, read_exact};
+use super::directory::{Directory, is_locked, read_exact};
 use super::page;
 use super::process::{is_gone, unix_ms};
 
@@ -29,7 +29,7 @@ struct Dead {
 
 /// Removes what dead engines left behind in our directory.
 pub(super) fn sweep(directory: &Directory) {
-    let names = directory.pages(MOST_PAGES).unwrap_or_default();
+    let names = directory.pages().unwrap_or_default();
     let mut dead: Vec<Dead> = names.into_iter().filter_map(|name| dead(directory, name)).collect();
     // The youngest first. Half-made pages come last: they have nothing to show.
     dead.sort_by_key(|page| (page.name.ends_with(".new"), std::cmp::Reverse(page.modified_ms)));

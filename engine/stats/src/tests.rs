@@ -52,6 +52,31 @@ fn identity(job: &str) -> Identity {
     }
 }
 
+/// Root sees the pages of a directory given to user 4321, and removes none of them; anyone else is refused.
+#[test]
+fn root_reads_the_pages_of_all_users_and_removes_only_its_own() {
+    if !rustix::process::geteuid().is_root() {
+        let refused = discover_in(&[PathBuf::from("/usr")]);
+        assert!(refused.unreadable[0].reason.contains("belongs to user 0"), "{refused:?}");
+        return;
+    }
+    let place = Place::new();
+    let (old, planted) = (place.leave_behind("old.page"), place.leave_behind("planted.page"));
+    age(&old, 60);
+    for path in [&old, &place.dir()] {
+        std::os::unix::fs::chown(path, Some(4321), Some(4321)).unwrap();
+    }
+    symlink(&old, place.dir().join("link.page")).unwrap();
+    let found = place.discover();
+    assert_eq!(found.jobs.iter().map(|job| job.uid).collect::<Vec<_>>(), [4321], "{found:?}");
+    let reasons: Vec<&str> = found.unreadable.iter().map(|page| page.reason.as_str()).collect();
+    assert!(reasons.contains(&"a link"), "{reasons:?}");
+    assert!(reasons.contains(&"belongs to user 0, its directory to user 4321"), "{reasons:?}");
+    assert!(old.exists() && planted.exists(), "a dead page of an hour ago is its owner's to remove");
+    let refused = Publisher::start_in(&place.dirs(), identity("mine"), Arc::default()).unwrap_err();
+    assert!(refused.to_string().contains("belongs to user 4321"), "{refused}");
+}
+
 fn age(path: &Path, minutes: u64) {
     let file = std::fs::File::options().write(true).open(path).unwrap();
     file.set_modified(SystemTime::now() - Duration::from_secs(60 * minutes)).unwrap();

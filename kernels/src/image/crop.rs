@@ -1,6 +1,7 @@
 //! Which part of an image of any size becomes an image of a fixed one. What is decided here is resampled elsewhere.
 //!
-//! Three ways, all torchvision's to the pixel. *Part*: `RandomResizedCrop(size, scale, ratio)`. *Covering*: the image is
+//! Three ways, all torchvision's to the pixel. *Part*: `RandomResizedCrop(size, scale, ratio)`. *Covering*: the image
+//! is
 //! scaled, its aspect kept, until it covers a size; then `size` is cut out of it: `Resize(n)` with `CenterCrop(size)` or
 //! `RandomCrop(size)`. *Cut*: `size` is cut out of the image as it is, `CenterCrop` or `RandomCrop` alone.
 
@@ -128,13 +129,14 @@ impl ResizedCrop {
         }
     }
 
-    /// Whether an image of `height` and `width` is large enough.
+    /// True if an image of `height` and `width` is large enough.
     pub fn fits(&self, [height, width]: [usize; 2]) -> bool {
         !matches!(self.kind, CropKind::Cut { .. }) || (self.size[0] <= height && self.size[1] <= width)
     }
 
-    /// The region of an image of `height` and `width` (at least 1 each, and [`Self::fits`]) for sample `id` in the batch
-    /// of `key`. It lies within the image.
+    /// The region of an image of `height` and `width` (at least 1 each, and [`Self::fits`]) for sample `id` in the
+    /// batch
+    /// of `key`. It is within the image.
     pub fn region(&self, size: [usize; 2], key: u64, id: i64) -> Region {
         let Placed { at, part, scaled, cut } = self.placed(size, key, id);
         let whole = |[top, left]: [usize; 2], [height, width]: [usize; 2], alone| Region {
@@ -343,6 +345,34 @@ mod tests {
         assert_eq!(crop.region([100, 1000], 5, 5), wide);
         let tall = Region { top: 433.0, left: 0.0, height: 133.0, width: 100.0, alone: true };
         assert_eq!(crop.region([1000, 100], 5, 5), tall);
+    }
+
+    /// So a run draws the same crops whether an image is cut before its pixels reach a row or after.
+    #[test]
+    fn a_cut_is_where_a_transform_would_cut() {
+        let size = [40, 31];
+        for random in [true, false] {
+            let crop = ResizedCrop::new([17, 30], CropKind::Cut { random }).unwrap();
+            let options = crate::image::ImageOptions {
+                dtype: crate::image::ImageDtype::U8,
+                channels_first: false,
+                crop: Some([17, 30]),
+                padding: 0,
+                random_crop: random,
+                flip: 0.5,
+                mean: &[],
+                std: &[],
+            };
+            let transform = crate::image::ImageTransform::new([40, 31, 3], &options).unwrap();
+            for id in 0..200 {
+                let (region, draw) = (crop.region(size, 7, id), transform.draw(7, id));
+                assert_eq!((region.top, region.left), (draw.top as f64, draw.left as f64), "{id}");
+                assert_eq!((region.height, region.width), (17.0, 30.0));
+            }
+            assert_eq!(crop.is_random(), random);
+            assert!(crop.fits([17, 30]) && !crop.fits([16, 99]) && !crop.fits([99, 29]));
+        }
+        assert!(ResizedCrop::new([9, 9], PART).unwrap().fits([1, 1]), "what is resized has no least size");
     }
 
     #[test]

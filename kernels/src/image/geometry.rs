@@ -1,12 +1,13 @@
-//! The way of an image's pixels through every crop and the mirroring, for what lies beside the image: masks, and boxes
-//! in its pixels. The draws are the image's own, so one sample has one.
+//! The way of an image's pixels through every crop and the mirroring, for its masks, and boxes in
+//! its pixels. The draws are the image's own, so one sample has one.
 //!
-//! A mask takes the nearest pixel as torch's `interpolate(mode="nearest")` does, which torchvision's `v2` uses for masks
+//! A mask takes the nearest pixel as torch's `interpolate(mode="nearest")` does, which torchvision's `v2` uses for
+//! masks
 //! that are tensors: source `floor(at · side / scaled)`, in f32. Beyond the image it is 0, as the image is.
 
 use super::{Draw, ImageTransform, Placed, ResizedCrop};
 
-/// What becomes of the pixels of one image.
+/// The way of one image's pixels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Geometry {
     placed: Placed,
@@ -19,7 +20,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Of an image of `size` (height, width) that `crop` makes one of `cut`'s source, for sample `id` in the batch of
+    /// For an image of `size` (height, width) that `crop` makes one of `cut`'s source, for sample `id` in the batch of
     /// `key`; without a crop it is of that size.
     pub fn new(size: [usize; 2], crop: Option<&ResizedCrop>, cut: &ImageTransform, key: u64, id: i64) -> Self {
         let all = Placed { at: [0, 0], part: size, scaled: size, cut: [0, 0] };
@@ -49,7 +50,8 @@ impl Geometry {
         })
     }
 
-    /// The mask of the result: of `mask`, which has `bytes` bytes a pixel of the image's `width`. What has no pixel in the
+    /// The mask of the result: of `mask`, which has `bytes` bytes a pixel of the image's `width`. What has no pixel
+    /// in the
     /// image is 0.
     pub fn nearest(&self, mask: &[u8], width: usize, bytes: usize, out: &mut Vec<u8>) {
         let columns: Vec<Option<usize>> = self.sources(1).collect();

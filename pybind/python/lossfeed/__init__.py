@@ -23,7 +23,7 @@ lets the scores decide which samples stay in host memory, which come next, and w
 * :class:`Scores` draws batches by scores for another loader, a torch DataLoader for example.
 * :func:`show` makes a picture of a batch.
 * :func:`stage` prefetches any iterable of batches to a device.
-* :func:`cross_entropy`, :func:`sample_scores`: the pieces alone.
+* :func:`cross_entropy`, :func:`linear_cross_entropy`, :func:`sample_scores`: the pieces alone.
 
 torch and NumPy are imported when they are used; neither is required to import this.
 """
@@ -56,6 +56,7 @@ from ._loader.stage import stage
 from ._loader.topics import Cache, Reading, Sampling
 from ._loss.columns import SampleScores
 from ._loss.cross_entropy import cross_entropy
+from ._loss.linear_cross_entropy import linear_cross_entropy
 from ._loss.sample_scores import sample_scores
 from ._native import __version__
 from ._transform.image import ImageTransform
@@ -89,6 +90,7 @@ __all__ = [
     "__version__",
     "concat",
     "cross_entropy",
+    "linear_cross_entropy",
     "open",
     "sample_scores",
     "show",

@@ -42,33 +42,53 @@ pub enum Sharing {
     Aiv,
 }
 
-/// What the samples' file looks like.
-const FORMS_HELP: &str = r#"Samples, their forms, and what there is, as JSON:
+/// The samples' file. A paragraph is one line: clap breaks it once.
+const FORMS_HELP: &str = concat!(
+    r#"Samples, their forms, and what there is, as JSON:
 
-  {"cache_bytes": 6.4e10, "bandwidth_bytes_per_s": 1.25e9, "cores": 16,
-   "samples": [{"name": "imagenet", "count": 1281167, "reads": 1, "cpu_s": 0.008, "fetch_bytes": 1.1e5, "forms": [
-     {"name": "encoded", "bytes": 1.1e5, "cpu_s_saved": 0, "fetch_bytes_saved": 1.1e5, "reuse": 1},
-     {"name": "decoded", "bytes": 6e5, "cpu_s_saved": 0.006, "fetch_bytes_saved": 1.1e5, "reuse": 1}]}]}
+  {"cache_bytes": 6.4e10,
+   "bandwidth_bytes_per_s": 1.25e9, "cores": 16,
+   "samples": [
+     {"name": "imagenet", "count": 1281167,
+      "reads": 1, "cpu_s": 0.008,
+      "fetch_bytes": 1.1e5,
+      "forms": [
+        {"name": "encoded", "bytes": 1.1e5,
+         "cpu_s_saved": 0, "reuse": 1,
+         "fetch_bytes_saved": 1.1e5},
+        {"name": "decoded", "bytes": 6e5,
+         "cpu_s_saved": 0.006, "reuse": 1,
+         "fetch_bytes_saved": 1.1e5}]}]}
 
-All numbers of "samples" are of one sample: "reads" an epoch by all jobs together, CPU seconds and bytes of a read that
-the cache does not answer. "reuse" is how many of the reads one cached sample answers: an augmented one is stale after
-one."#;
+"#,
+    "All numbers of \"samples\" are of one sample: \"reads\" an epoch by all jobs together, CPU seconds and ",
+    "bytes of a read that the cache does not answer. \"reuse\" is how many of the reads one cached sample ",
+    "answers: an augmented one is stale after one."
+);
 
-/// What the jobs' file looks like.
-const JOBS_HELP: &str = r#"Jobs, datasets and what they share, as JSON:
+/// The jobs' file.
+const JOBS_HELP: &str = concat!(
+    r#"Jobs, datasets and what they share, as JSON:
 
-  {"cache_bytes": 1e12, "bandwidth_bytes_per_s": 1.25e9,
-   "datasets": [{"name": "imagenet", "bytes": 1.4e11}],
-   "jobs": [{"name": "resnet", "dataset": "imagenet", "ideal_bytes_per_s": 2.5e8}]}
+  {"cache_bytes": 1e12,
+   "bandwidth_bytes_per_s": 1.25e9,
+   "datasets": [
+     {"name": "imagenet", "bytes": 1.4e11}],
+   "jobs": [
+     {"name": "resnet", "dataset": "imagenet",
+      "ideal_bytes_per_s": 2.5e8}]}
 
-"ideal_bytes_per_s" is what the job reads if it never waits for data. A job may bring "hits": [[bytes cached, hit ratio],
-…] as measured of it; left out, it reads plain epochs, and hits what is cached of its dataset. For --sharing aiv it may
-bring "batch_s_without" and "batch_s_with", the seconds of 20 batches each without and with the cache; left out, what an
-equal split would make of its rate stands for them.
-
-With "nodes": [{"name": "m1", "gpus": 8, "free_bytes": 2e12, "holds": {"imagenet": 5e10}}, …] the jobs are also placed
-by DLCache's score, one after the other: on which node each runs ("gpus" of a job; left out, 1), and which nodes fetch
-how much of its dataset. This is apart from the sharing. A job with "loading": {"fetch_s": [0.4, …], "request_s": [0.1,
-…], "workers": 4, "cores": 16, "memory": 0.3, "memory_max": 0.8} is also told how many workers it should have, by
-DLCache's rule: seconds that a worker took for each batch, seconds until the trainer asked for the next, and the parts
-of the memory in use and at most."#;
+"#,
+    "\"ideal_bytes_per_s\" is what the job reads if it never waits for data. A job may bring \"hits\": ",
+    "[[bytes cached, hit ratio], …] as measured of it; left out, it reads plain epochs, and hits what is ",
+    "cached of its dataset. For --sharing aiv it may bring \"batch_s_without\" and \"batch_s_with\", the ",
+    "seconds of 20 batches each without and with the cache; left out, they follow from its rate under an ",
+    "equal split.\n\n",
+    "With \"nodes\": [{\"name\": \"m1\", \"gpus\": 8, \"free_bytes\": 2e12, \"holds\": {\"imagenet\": ",
+    "5e10}}, …] the jobs are also placed by DLCache's score, one after the other: on which node each runs ",
+    "(\"gpus\" of a job; left out, 1), and which nodes fetch how much of its dataset. This is apart from the ",
+    "sharing. A job with \"loading\": {\"fetch_s\": [0.4, …], \"request_s\": [0.1, …], \"workers\": 4, ",
+    "\"cores\": 16, \"memory\": 0.3, \"memory_max\": 0.8} is also told how many workers it should have, by ",
+    "DLCache's rule: seconds that a worker took for each batch, seconds until the trainer asked for the ",
+    "next, and the parts of the memory in use and at most."
+);

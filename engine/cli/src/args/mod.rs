@@ -3,25 +3,28 @@
 mod allocate;
 #[cfg(feature = "engine")]
 mod data;
+mod groups;
 mod replay;
+mod smi;
 mod train;
 pub mod units;
 mod why;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::term::Color;
-
 pub use allocate::{AllocateArgs, FormsArgs, Sharing};
 #[cfg(feature = "engine")]
 pub use data::{IndexArgs, PackArgs};
 pub use replay::{ReplayArgs, policies_help};
+#[cfg(feature = "engine")]
+pub use smi::ExporterArgs;
+pub use smi::{CsvForm, SmiArgs, SmiMode};
 pub use train::TrainArgs;
 pub use why::{CheckArgs, WhyArgs};
 
 /// Trains models faster when the data is the bottleneck: samples are cached, chosen and weighted by their own losses.
 #[derive(Debug, Parser)]
-#[command(name = "lossfeed", version, max_term_width = 110)]
+#[command(name = "lossfeed", version, max_term_width = 110, help_template = groups::template())]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -35,8 +38,12 @@ pub enum Command {
     Train(Box<TrainArgs>),
     /// Run a training program unchanged and say at its end why it waits, and what to change
     Why(WhyArgs),
-    /// Show running engines and GPUs: one table and exit
+    /// Show GPUs, running jobs and why each waits: one table and exit
+    #[command(after_long_help = crate::smi::legend(), subcommand_help_heading = "Views")]
     Smi(SmiArgs),
+    /// Serve the numbers of running engines to Prometheus, as OpenMetrics over HTTP
+    #[cfg(feature = "engine")]
+    Exporter(ExporterArgs),
     /// Hold a running job to limits: exit code 0 they hold, 1 exceeded, 3 too little data, 6 no such job
     Check(CheckArgs),
     /// Replay a recorded run through cache policies and sizes, or let samplers draw anew: hits, coverage, time
@@ -66,29 +73,6 @@ pub enum Command {
     Doctor(DoctorArgs),
 }
 
-/// `lossfeed smi`.
-#[derive(Debug, Clone, Args)]
-pub struct SmiArgs {
-    /// Show again every SEC seconds: a full screen on a terminal, repeated tables or JSON lines elsewhere
-    #[arg(short, long, short_alias = 'l', value_name = "SEC", num_args = 0..=1, default_missing_value = "1", value_parser = interval, help_heading = "What")]
-    pub watch: Option<f64>,
-    /// Only the engines of this job name or pid; exit code 6 if there is none
-    #[arg(long, value_name = "NAME|PID", help_heading = "What")]
-    pub job: Option<String>,
-    /// Fail without a readable GPU: exit code 9 no driver, 12 no NVML, 15 GPU lost, 6 no GPU
-    #[arg(long, help_heading = "What")]
-    pub require_gpu: bool,
-    /// One JSON document, in base units, null for unknown; with --watch one a line
-    #[arg(long, help_heading = "Output")]
-    pub json: bool,
-    /// When to use colour; NO_COLOR, CLICOLOR_FORCE and FORCE_COLOR are honoured
-    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", help_heading = "Output")]
-    pub color: Color,
-    /// Draw with plain ASCII; the default if the locale has no UTF-8
-    #[arg(long, help_heading = "Output")]
-    pub ascii: bool,
-}
-
 /// `lossfeed doctor`.
 #[cfg(feature = "engine")]
 #[derive(Debug, Clone, Args)]
@@ -96,14 +80,6 @@ pub struct DoctorArgs {
     /// One JSON document instead of lines
     #[arg(long)]
     pub json: bool,
-}
-
-/// Seconds between screens: at least 0.1, as gpustat has it.
-fn interval(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(x) if (0.1..=86_400.0).contains(&x) => Ok(x),
-        _ => Err("must be between 0.1 and 86400 seconds".to_owned()),
-    }
 }
 
 #[cfg(test)]

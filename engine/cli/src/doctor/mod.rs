@@ -85,14 +85,22 @@ fn print(report: &Report, json: bool, out: &mut impl Write) -> io::Result<i32> {
                 State::Limited => "limited",
                 State::Broken => "BROKEN",
             };
-            writeln!(out, "{state:>8}  {:<14} {}", check.name, check.finding)?;
+            hanging(out, &format!("{state:>8}  {:<14} ", check.name), &check.finding)?;
             if let Some(remedy) = &check.remedy {
-                writeln!(out, "{:>24} -> {remedy}", "")?;
+                hanging(out, &format!("{:>24} -> ", ""), remedy)?;
             }
         }
     }
     out.flush()?;
     Ok(i32::from(report.checks.iter().any(|c| c.state == State::Broken)))
+}
+
+/// Text after a label, as lines of the terminal's width.
+fn hanging(out: &mut impl Write, label: &str, text: &str) -> io::Result<()> {
+    for (k, line) in term::wrap(text, usize::from(term::width()) - label.len()).iter().enumerate() {
+        writeln!(out, "{}{line}", if k == 0 { label.to_owned() } else { " ".repeat(label.len()) })?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,82 +1,192 @@
-//! Snapshot → screen. Pure: same snapshot, same style, same width, same cells.
+//! Snapshot → screen. Pure: same snapshot, same look, same cells.
 
-use lossfeed_control::tune::{Knob, circuit};
-use lossfeed_stats as stats;
 use ratatui::buffer::Buffer;
 use ratatui::style::{Color, Modifier, Style};
 
-use super::layout::{ASCII, Cell, Column, Screen, UNICODE, number, text};
-use super::snapshot::{Engine, Gpu, NvmlStatus, Snapshot};
+use lossfeed_stats as stats;
 
-/// How to draw.
+use super::job;
+use super::layout::{ASCII, Cell, Column, Glyphs, LABEL, Screen, UNICODE, number, text};
+use super::numbers::{UNKNOWN, decimal, pair};
+use super::snapshot::{Engine, Gpu, NvmlStatus, Snapshot};
+use super::{held, view};
+use crate::term;
+
+/// The page of a screen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Page {
+    /// GPUs, all jobs, and the details of each.
+    #[default]
+    Jobs,
+    /// Each job's step as a stacked bar.
+    Step,
+    /// The tiers that samples came from.
+    Tiers,
+    /// The ranks of each job.
+    Ranks,
+    /// GPUs and the processes on them.
+    Gpus,
+    /// The meaning of columns and keys.
+    Help,
+}
+
+/// The look of a screen.
 #[derive(Debug, Clone, Copy)]
-pub struct Look {
+pub(super) struct Look<'a> {
     /// Columns, 60 and more.
-    pub width: u16,
+    pub(super) width: u16,
     /// Plain ASCII instead of box characters.
-    pub ascii: bool,
+    pub(super) ascii: bool,
     /// Footer of the frame (the keys of `--watch`), empty for none.
-    pub footer: &'static str,
+    pub(super) footer: &'a str,
+    /// The page to show.
+    pub(super) page: Page,
 }
 
 const GPU_COLUMNS: [Column; 9] = [
-    number("id", 2, 0),
-    text("name", 14, 0),
-    number("temp", 5, 0),
-    number("power", 9, 90),
-    number("util", 5, 0),
-    number("memory", 17, 0),
-    number("pcie rx", 10, 80),
-    number("pcie tx", 10, 80),
-    number("link", 5, 90),
+    number("id", 2, 0, "NVML's index of the GPU"),
+    text("name", 14, 0, "product"),
+    number("temp", 5, 0, "temperature of the core"),
+    number("power", 9, 90, "power drawn now, and the limit in force"),
+    number("util", 5, 0, "share of the last sample period in which a kernel ran"),
+    number("memory", 17, 0, "memory in use by everyone, and all there is"),
+    number("pcie rx", 10, 80, "PCIe traffic to the GPU"),
+    number("pcie tx", 10, 80, "PCIe traffic from the GPU"),
+    number("link", 5, 90, "PCIe generation and lanes in use"),
 ];
 
 /// Hit ratio and coverage share their condition: the one is never shown without the other.
-const ENGINE_COLUMNS: [Column; 13] = [
-    number("pid", 7, 0),
-    text("job", 9, 0),
-    number("rank", 5, 110),
-    number("gpu", 3, 100),
-    text("state", 6, 0),
-    number("epoch", 5, 80),
-    number("batch", 11, 80),
-    number("sample/s", 8, 0),
-    number("hit%", 5, 0),
-    number("cover%", 6, 0),
-    number("ever%", 5, 90),
-    number("stall%", 6, 0),
-    number("ESS", 4, 100),
+const ENGINE_COLUMNS: [Column; 14] = [
+    number("pid", 7, 0, "process id, in the engine's own pid namespace"),
+    text("job", 8, 0, "name of the job"),
+    number("user", 6, 120, "user id"),
+    number("rank", 5, 100, "rank and ranks of the job"),
+    number("gpu", 3, 110, "NVML's index of its GPU"),
+    text("state", 13, 0, "the verdict; starts, stopped; or how long ago it ended"),
+    number("epoch", 5, 90, "current epoch"),
+    number("batch", 11, 100, "batch of the epoch, and batches of an epoch"),
+    number("sample/s", 8, 0, "samples delivered a second, over the last 10 s"),
+    number("wait%", 5, 0, "share of the last 10 s in which the training waited for a batch"),
+    number("hit%", 5, 70, "samples that were in the cache, since the start; read it with cover%: repeats hit well"),
+    number("cover%", 6, 70, "distinct samples of this epoch so far, as a share of the rank's"),
+    number("ever%", 5, 90, "distinct samples since the start, as a share of the dataset"),
+    number("ESS", 4, 120, "effective sample size of the epoch's weights; 1: all are equal"),
 ];
 
+/// The lines under a job's table row.
+const LINES: [(&str, &str); 10] = [
+    ("source", "where the data is, what was read from it, samples that another thread was reading already, bad ones"),
+    ("cache", "bytes and samples held; evicted: removed to make room; bypassed: read and not kept"),
+    ("slots", "batches under way: ready for the training, held by it, being copied to the device"),
+    ("scores", "samples that received a score, lost scores, mean age of an importance in scored batches"),
+    ("threads", "threads that fill batches, and how they last changed"),
+    ("on time", "misses that were ready when their batch needed them; in-flight prefetch requests"),
+    ("window", "prefetched bytes, and their limit"),
+    ("disk", "circuit breaker of the disk tier, samples it had and had not"),
+    ("step", "a mean step as a bar, and its parts"),
+    ("wait", "share of each of the last seconds that was a wait"),
+];
+
+/// The meaning of columns, lines and keys, for `--help` and the manual.
+pub(crate) fn legend() -> String {
+    let room = usize::from(term::width().min(110)) - LABEL - 3;
+    let mut text = String::new();
+    for (head, rows) in tables() {
+        text += &format!("{head}:\n");
+        for (name, help) in rows {
+            let lines = term::wrap(help, room).join(&format!("\n{:1$}", "", LABEL + 2));
+            text += &format!("  {name:<LABEL$}{lines}\n");
+        }
+        text += "\n";
+    }
+    text.trim_end().to_owned()
+}
+
+fn tables() -> [(&'static str, Vec<(&'static str, &'static str)>); 5] {
+    let of = |columns: &[Column]| columns.iter().map(|column| (column.head, column.help)).collect::<Vec<_>>();
+    [
+        ("Columns of JOBS", of(&ENGINE_COLUMNS)),
+        ("Lines of a job", LINES.to_vec()),
+        ("Parts of a step", job::PARTS.iter().map(|part| (part.letter, part.help)).collect()),
+        ("Columns of GPU", of(&GPU_COLUMNS)),
+        ("Keys of --watch", view::KEYS.to_vec()),
+    ]
+}
+
 /// Draws the whole screen.
-pub fn draw(snapshot: &Snapshot, look: Look) -> Buffer {
-    let mut screen = Screen::new(look.width, if look.ascii { ASCII } else { UNICODE });
+pub(super) fn draw(snapshot: &Snapshot, look: Look<'_>) -> Buffer {
+    let glyphs = if look.ascii { ASCII } else { UNICODE };
+    let mut screen = Screen::new(look.width, glyphs);
     screen.rule(&format!("lossfeed {}", snapshot.version));
     let mut head = vec![snapshot.host.clone().unwrap_or_else(|| "-".to_owned()), snapshot.time.clone()];
     head.extend(snapshot.nvml.driver.as_ref().map(|d| format!("driver {d}")));
     head.extend(snapshot.nvml.cuda.as_ref().map(|c| format!("CUDA {c}")));
-    screen.line([head.join("   ").into()]);
+    screen.words(head, Style::new());
+    match look.page {
+        Page::Jobs => {
+            gpus(&mut screen, snapshot);
+            jobs(&mut screen, snapshot);
+            each(&mut screen, job::worst_ranks(living(snapshot)), glyphs, job::details);
+            unreadable(&mut screen, snapshot);
+        }
+        Page::Gpus => {
+            gpus(&mut screen, snapshot);
+            processes(&mut screen, snapshot);
+        }
+        Page::Step => each(&mut screen, job::worst_ranks(living(snapshot)), glyphs, job::step_page),
+        Page::Tiers => each(&mut screen, living(snapshot).collect(), glyphs, job::tiers_page),
+        Page::Ranks => job::ranks_page(&mut screen, living(snapshot).collect()),
+        Page::Help => help(&mut screen),
+    }
+    if matches!(look.page, Page::Step | Page::Tiers | Page::Ranks) && living(snapshot).next().is_none() {
+        screen.rule("JOBS");
+        none(&mut screen);
+    }
+    screen.close(look.footer);
+    screen.into_buffer()
+}
 
-    screen.rule("GPU");
-    gpus(&mut screen, snapshot);
+fn living(snapshot: &Snapshot) -> impl Iterator<Item = &Engine> {
+    snapshot.engines.iter().filter(|engine| engine.alive)
+}
 
-    screen.rule("ENGINES");
-    if snapshot.engines.is_empty() {
-        screen.line(["running engines: none".into()]);
-    } else {
-        // The ended are one line beside the living, and rows where nobody lives: somebody looks for one of them.
-        let (living, ended): (Vec<&Engine>, Vec<&Engine>) = snapshot.engines.iter().partition(|engine| engine.alive);
-        let shown = if living.is_empty() { &ended } else { &living };
-        screen.table(&ENGINE_COLUMNS, shown.iter().map(|engine| engine_row(engine, &snapshot.gpus)).collect());
-        if !living.is_empty() && !ended.is_empty() {
-            let names: Vec<String> = ended.iter().map(|engine| format!("{} {}", engine.pid, engine.job)).collect();
-            let line = format!("ended: {} ({})", ended.len(), names.join(", "));
-            screen.line([Cell(line, Style::new().add_modifier(Modifier::DIM))]);
+fn each(screen: &mut Screen, engines: Vec<&Engine>, glyphs: Glyphs, page: fn(&mut Screen, &Engine, Glyphs)) {
+    for engine in engines {
+        page(screen, engine, glyphs);
+    }
+}
+
+fn help(screen: &mut Screen) {
+    for (head, rows) in tables() {
+        screen.rule(head);
+        for (name, help) in rows {
+            screen.parts(name, [help.to_owned()], Style::new());
         }
     }
-    for engine in snapshot.engines.iter().filter(|e| e.alive) {
-        details(&mut screen, engine, if look.ascii { ASCII.levels } else { UNICODE.levels });
+}
+
+fn none(screen: &mut Screen) {
+    screen.words(["no engine runs; start one with `lossfeed why -- COMMAND`".to_owned()], Style::new());
+}
+
+fn jobs(screen: &mut Screen, snapshot: &Snapshot) {
+    screen.rule("JOBS");
+    if living(snapshot).next().is_none() {
+        none(screen);
     }
+    if !snapshot.engines.is_empty() {
+        screen.table(&ENGINE_COLUMNS, snapshot.engines.iter().map(|e| engine_row(e, &snapshot.gpus)).collect());
+    }
+    if snapshot.engines_of_others > 0 {
+        let others = snapshot.engines_of_others;
+        screen.words([format!("engines of other users: {others} (root sees them)")], Style::new());
+    }
+}
+
+/// Pages that cannot be read, as many as are named one by one.
+const UNREADABLE_SHOWN: usize = 8;
+
+fn unreadable(screen: &mut Screen, snapshot: &Snapshot) {
     if !snapshot.unreadable.is_empty() {
         screen.rule("NOT READABLE");
     }
@@ -89,17 +199,13 @@ pub fn draw(snapshot: &Snapshot, look: Look) -> Buffer {
     if more > 0 {
         screen.line([format!("and {more} more: see --json").into()]);
     }
-    screen.close(look.footer);
-    screen.into_buffer()
 }
 
-/// Pages that cannot be read, as many as are named one by one.
-const UNREADABLE_SHOWN: usize = 8;
-
 fn gpus(screen: &mut Screen, snapshot: &Snapshot) {
+    screen.rule("GPU");
     if snapshot.nvml.status != NvmlStatus::Ok {
         let why = snapshot.nvml.detail.as_deref().unwrap_or("no reason given");
-        screen.line([format!("NVML not available: {why} (engine rows do not need it)").into()]);
+        screen.line([format!("NVML not available: {why}").into()]);
         return;
     }
     if snapshot.gpus.is_empty() {
@@ -120,6 +226,38 @@ fn gpus(screen: &mut Screen, snapshot: &Snapshot) {
     }
     for line in broken {
         screen.line([Cell(line, Style::new().fg(Color::Red))]);
+    }
+    for line in held::findings(&snapshot.gpus) {
+        screen.words(line.split("; ").map(str::to_owned), Style::new().fg(Color::Yellow));
+    }
+}
+
+const PROCESS_COLUMNS: [Column; 5] = [
+    number("gpu", 3, 0, ""),
+    number("pid", 7, 0, ""),
+    text("process", 12, 0, ""),
+    number("memory", 9, 0, ""),
+    text("page", 4, 0, ""),
+];
+
+fn processes(screen: &mut Screen, snapshot: &Snapshot) {
+    let rows = snapshot.gpus.iter().flat_map(|gpu| gpu.processes.iter().map(move |process| (gpu, process)));
+    let rows: Vec<Vec<Cell>> = rows
+        .map(|(gpu, process)| {
+            vec![
+                gpu.index.to_string().into(),
+                process.pid.to_string().into(),
+                process.name.as_deref().unwrap_or(UNKNOWN).into(),
+                known(process.memory_bytes, |bytes| decimal(bytes as f64, "B")),
+                known(process.has_page, |page| if page { "yes" } else { "no" }.to_owned()),
+            ]
+        })
+        .collect();
+    screen.rule("PROCESSES");
+    if rows.is_empty() {
+        screen.line(["no process holds a GPU".into()]);
+    } else {
+        screen.table(&PROCESS_COLUMNS, rows);
     }
 }
 
@@ -154,27 +292,23 @@ fn engine_row(engine: &Engine, gpus: &[Gpu]) -> Vec<Cell> {
         (Some(batch), Some(of)) if of > 0 => format!("{batch}/{of}"),
         _ => UNKNOWN.to_owned(),
     };
-    let mut stall = percent(engine.stall_ratio);
-    stall.1 = match engine.stall_ratio {
-        Some(s) if s >= 0.75 => Style::new().fg(Color::Red),
-        Some(s) if s >= 0.10 => Style::new().fg(Color::Yellow),
-        Some(_) => Style::new().fg(Color::Green),
-        None => Style::new(),
-    };
+    let mut wait = percent(engine.stall_lately);
+    wait.1 = wait_style(engine.stall_lately);
     let mut row = vec![
         engine.pid.to_string().into(),
         engine.job.as_str().into(),
+        engine.uid.to_string().into(),
         format!("{}/{}", engine.rank, engine.world_size).into(),
         gpu.map_or(UNKNOWN.into(), |g| g.index.to_string().into()),
-        engine.state().into(),
+        Cell(engine.state.clone(), job::state_style(engine)),
         known(engine.counter("epoch"), |e| e.to_string()),
         batch.into(),
         known(engine.samples_per_s, |s| format!("{s:.0}")),
-        percent(engine.hit_ratio),
-        percent(engine.coverage_epoch_ratio),
-        percent(engine.coverage_ever_ratio),
-        stall,
-        known(engine.ess_ratio, |e| format!("{e:.2}")),
+        wait,
+        percent(engine.ratio(stats::HIT_RATIO)),
+        percent(engine.ratio(stats::COVERAGE_EPOCH)),
+        percent(engine.ratio(stats::COVERAGE_EVER)),
+        known(engine.ratio(stats::ESS_FRACTION), |e| format!("{e:.2}")),
     ];
     if !engine.alive {
         for cell in &mut row {
@@ -184,161 +318,16 @@ fn engine_row(engine: &Engine, gpus: &[Gpu]) -> Vec<Cell> {
     row
 }
 
-fn details(screen: &mut Screen, engine: &Engine, levels: [&'static str; 8]) {
-    let count = |name: &str| engine.counter(name).map_or(UNKNOWN.to_owned(), |n| decimal(n as f64, ""));
-    screen.rule(&format!("{} {}   {} + {}   {}", engine.pid, engine.job, engine.sampler, engine.policy, engine.device));
-    screen.line([format!("source  {}", engine.source).into()]);
-    let rate = engine.fetched_bytes_per_s.map(|b| format!("   {}/s", decimal(b, "B"))).unwrap_or_default();
-    screen.line([format!(
-        "fetched {} samples   {}{rate}   joined {}   bad {}",
-        count("fetched_samples_total"),
-        engine.counter("fetched_bytes_total").map_or(UNKNOWN.to_owned(), |b| decimal(b as f64, "B")),
-        count("coalesced_total"),
-        count("bad_samples_total"),
-    )
-    .into()]);
-    screen.line([format!(
-        "cache   {}   {} of {} samples   evicted {}   bypassed {}",
-        pair(engine.counter("cache_bytes"), engine.counter("cache_capacity_bytes")),
-        count("residents"),
-        count("samples_in_dataset"),
-        count("evicted_total"),
-        count("bypassed_total"),
-    )
-    .into()]);
-    screen.line([format!(
-        "slots   {}: ready {}  held {}  copying {}   scores {}   dropped {}   age {} steps",
-        count("slots_total"),
-        count("slots_ready"),
-        count("slots_lent"),
-        count("slots_copying"),
-        count("scores_total"),
-        count("scores_dropped_total"),
-        count("score_age_steps"),
-    )
-    .into()]);
-    if let Some(workers) = engine.counter("workers") {
-        let own = if workers == 0 { ": the training thread loads" } else { "" };
-        let changed = changed(engine, Knob::Threads).map(|changed| format!("   {changed}"));
-        screen.line([format!("threads {workers}{own}{}", changed.unwrap_or_default()).into()]);
-    }
-    reading(screen, engine);
-    if let Some(waited) = engine.counter("wait_us_total").filter(|&us| us > 0) {
-        let causes = ["source", "decode", "slot", "copy", "decide", "handover"].map(|cause| {
-            let us = engine.counter(&format!("wait_{cause}_us_total")).unwrap_or(0);
-            format!("{cause} {:.0}%", 100.0 * us as f64 / waited as f64)
-        });
-        screen.line([format!("waits   {}", causes.join("  ")).into()]);
-    }
-    if !engine.stall_history.is_empty() {
-        let room = screen.inner().saturating_sub(24);
-        let from = engine.stall_history.len().saturating_sub(room);
-        let recent = &engine.stall_history[from..];
-        let bars: String = recent.iter().map(|s| levels[((s * 8.0) as usize).min(7)]).collect();
-        screen.line([format!("stall   {bars} last {} s", recent.len()).into()]);
+/// The colour of a share of time spent waiting, by the thresholds that nvitop paints with.
+pub(super) fn wait_style(share: Option<f64>) -> Style {
+    match share {
+        Some(s) if s >= 0.75 => Style::new().fg(Color::Red),
+        Some(s) if s >= 0.10 => Style::new().fg(Color::Yellow),
+        Some(_) => Style::new().fg(Color::Green),
+        None => Style::new(),
     }
 }
 
-/// Count and last reason of a self-adjusting number's changes; `None` before the first.
-fn changed(engine: &Engine, knob: Knob) -> Option<String> {
-    let about = knob.about();
-    let code = engine.counter(about.reason)?.checked_sub(1)?;
-    let why = about.reasons.get(code as usize)?;
-    let changes = engine.counter(about.changes).map_or(UNKNOWN.to_owned(), |n| decimal(n as f64, ""));
-    Some(format!("changed {changes} times (last: {why})"))
-}
-
-/// How misses arrived, and the last decisions about reading.
-fn reading(screen: &mut Screen, engine: &Engine) {
-    let count = |name: &str| engine.counter(name).map_or(UNKNOWN.to_owned(), |n| decimal(n as f64, ""));
-    let fetched = engine.counter("on_time_total").unwrap_or(0) + engine.counter("late_total").unwrap_or(0);
-    let ahead = engine.counter("read_ahead_requests").filter(|&requests| requests > 0);
-    if fetched > 0 || ahead.is_some() {
-        let ratio = stats::ON_TIME_RATIO.of(&|name| engine.counter(name));
-        let on_time = ratio.map(|ratio| format!("{:.1}% of misses", ratio * 100.0));
-        let requests = ahead.map(|requests| {
-            let changed = changed(engine, Knob::Requests).map(|changed| format!(", {changed}"));
-            format!("requests {requests}{}", changed.unwrap_or_default())
-        });
-        let parts: Vec<String> = on_time.into_iter().chain(requests).collect();
-        screen.line([format!("on time {}", parts.join("   ")).into()]);
-    }
-    if let Some(changed) = changed(engine, Knob::Lead) {
-        let held = pair(engine.counter("read_ahead_bytes"), engine.counter("read_ahead_limit_bytes"));
-        screen.line([format!("window  {held}, {changed}").into()]);
-    }
-    for tier in ["disk", "pool"] {
-        let number = |name: &str| engine.counter(&format!("{tier}_{name}"));
-        let state = number("circuit").and_then(circuit::State::of_code);
-        let used = ["hits_total", "misses_total", "skipped_total", "bytes"];
-        let Some(state) = state.filter(|_| used.iter().any(|name| number(name).is_some_and(|n| n > 0))) else {
-            continue;
-        };
-        let count = |name: &str| count(&format!("{tier}_{name}"));
-        let why = number("circuit_reason").and_then(circuit::Why::of_code);
-        let why = why.map(|why| format!(" (last: {why}), opened {} times", count("opened_total")));
-        let text = format!(
-            "{tier}    breaker {state}{}   hits {}   misses {}   failed {}   skipped {}",
-            why.unwrap_or_default(),
-            count("hits_total"),
-            count("misses_total"),
-            count("failed_total"),
-            count("skipped_total"),
-        );
-        let style = if state == circuit::State::Closed { Style::new() } else { Style::new().fg(Color::Yellow) };
-        screen.line([Cell(text, style)]);
-    }
-}
-
-/// What is drawn where nobody knows.
-const UNKNOWN: &str = "-";
-
-fn known<T>(value: Option<T>, show: impl Fn(T) -> String) -> Cell {
+pub(super) fn known<T>(value: Option<T>, show: impl Fn(T) -> String) -> Cell {
     value.map_or_else(|| UNKNOWN.into(), |v| show(v).into())
-}
-
-/// "6.0/8.0 GiB": both in the unit of the larger.
-fn pair(used: Option<u64>, total: Option<u64>) -> String {
-    let (Some(used), Some(total)) = (used, total) else { return UNKNOWN.to_owned() };
-    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-    let step = (0..units.len() - 1).take_while(|&k| total as f64 >= 1024f64.powi(k as i32 + 1)).count();
-    let scale = 1024f64.powi(step as i32);
-    let digits = usize::from(step > 0);
-    format!("{:.digits$}/{:.digits$} {}", used as f64 / scale, total as f64 / scale, units[step])
-}
-
-/// Three digits and a decimal prefix: 1234567 → "1.23 M" followed by the unit.
-fn decimal(value: f64, unit: &str) -> String {
-    let prefixes = ["", "k", "M", "G", "T", "P"];
-    // 999.5 would be written as 1000 of the smaller prefix.
-    let step = (0..prefixes.len() - 1).take_while(|&k| value >= 999.5 * 1000f64.powi(k as i32)).count();
-    let scaled = value / 1000f64.powi(step as i32);
-    let digits = match () {
-        () if step == 0 => 0,
-        () if scaled < 9.995 => 2,
-        () if scaled < 99.95 => 1,
-        () => 0,
-    };
-    format!("{scaled:.digits$} {}{unit}", prefixes[step]).trim_end().to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_keep_three_digits_and_roll_over_to_the_next_prefix() {
-        assert_eq!(decimal(0.0, ""), "0");
-        assert_eq!(decimal(999.0, "B"), "999 B");
-        assert_eq!(decimal(999.6, "B"), "1.00 kB");
-        assert_eq!(decimal(41_234.0, ""), "41.2 k");
-        assert_eq!(decimal(6_320_000_000.0, "B"), "6.32 GB");
-    }
-
-    #[test]
-    fn a_pair_of_sizes_shares_the_unit_of_the_larger() {
-        assert_eq!(pair(Some(6 << 30), Some(8 << 30)), "6.0/8.0 GiB");
-        assert_eq!(pair(Some(10), Some(1000)), "10/1000 B");
-        assert_eq!(pair(None, Some(1)), "-");
-    }
 }

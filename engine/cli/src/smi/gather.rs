@@ -1,12 +1,12 @@
 //! Everything `smi` shows, collected at one instant.
 
-use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use lossfeed_stats::{self as stats, JobPage, Sample};
 
-use super::nvml;
+use super::fields::harmless;
 use super::snapshot::{Engine, SCHEMA_VERSION, Snapshot, Unreadable, rfc3339};
+use super::{held, nvml};
 
 /// Seconds that "lately" means for a rate.
 const RATE_WINDOW: usize = 10;
@@ -16,40 +16,54 @@ const HISTORY_S: usize = 120;
 
 /// Reads NVML and every stats page.
 pub(super) fn snapshot() -> Snapshot {
-    let (nvml, gpus) = nvml::read();
-    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let (nvml, mut gpus) = nvml::read();
+    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
     let found = stats::discover_all();
-    let mut engines: Vec<Engine> = found.jobs.iter().map(engine).collect();
-    engines.sort_by_key(|e| (!e.alive, e.pid));
+    let mut engines: Vec<Engine> = found.jobs.iter().map(|page| engine(page, now_ms)).collect();
+    order(&mut engines);
+    held::mark(&mut gpus, &engines);
     Snapshot {
         schema_version: SCHEMA_VERSION,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        time: rfc3339(now_s),
+        time: rfc3339(now_ms / 1000),
         host: std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|h| h.trim().to_owned()),
         nvml,
         gpus,
         engines,
+        engines_of_others: found.hidden,
         unreadable: found.unreadable.iter().map(unreadable).collect(),
     }
 }
 
+/// The living by pid, then the ended, the last to end first.
+pub(super) fn order(engines: &mut [Engine]) {
+    engines.sort_by(|a, b| {
+        let ended = a.age_seconds.total_cmp(&b.age_seconds);
+        b.alive.cmp(&a.alive).then(if a.alive { a.pid.cmp(&b.pid) } else { ended })
+    });
+}
+
 /// A page that cannot be read, as a row.
 fn unreadable(page: &stats::Unreadable) -> Unreadable {
-    // Whoever may write to the directory chose the file's name.
-    let path: String =
-        page.path.display().to_string().chars().map(|c| if stats::steers_terminal(c) { '?' } else { c }).collect();
-    Unreadable { path, reason: page.reason.clone() }
+    // Anyone who may write to the directory chose the file's name.
+    Unreadable { path: harmless(&page.path.display().to_string()), reason: page.reason.clone() }
 }
 
 /// A page, as a row.
-fn engine(page: &JobPage) -> Engine {
+fn engine(page: &JobPage, now_ms: u64) -> Engine {
     let identity = &page.identity;
     let recent = &page.history[page.history.len().saturating_sub(RATE_WINDOW)..];
     // What an ended engine once did a second is not what it does.
     let rate = |name: &str| page.alive.then(|| per_second(recent, name)).flatten();
+    let shares = rate("wait_us_total").zip(rate("busy_us_total"));
     Engine {
+        page: page.path.clone(),
         pid: page.pid,
+        uid: page.uid,
         alive: page.alive,
+        started: rfc3339(page.started_unix_ms / 1000),
+        age_seconds: now_ms.saturating_sub(page.updated_unix_ms) as f64 / 1000.0,
+        version: page.version.clone(),
         job: identity.job.clone(),
         rank: identity.rank,
         world_size: identity.world_size,
@@ -60,17 +74,13 @@ fn engine(page: &JobPage) -> Engine {
         gpu_uuid: identity.gpu_uuid.clone(),
         samples_per_s: rate("samples_total"),
         fetched_bytes_per_s: rate("fetched_bytes_total"),
+        stall_lately: shares.and_then(|(wait, busy)| stats::stall(wait as u64, busy as u64)),
         stall_history: stalls(&page.history[page.history.len().saturating_sub(HISTORY_S)..]),
-        counters: counters(page),
+        // All that is on the page, also what this program does not know.
+        counters: page.snapshot.iter().map(|(name, value)| (name.to_owned(), value)).collect(),
         ..Engine::default()
     }
     .derive()
-}
-
-/// All that is on the page, also what this program does not know.
-fn counters(page: &JobPage) -> BTreeMap<String, u64> {
-    let former = stats::RENAMED.iter().filter_map(|&(old, _)| Some((old, page.snapshot.get(old)?)));
-    page.snapshot.iter().chain(former).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// Growth of a counter over the samples, a second.
@@ -95,7 +105,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
 
-    use lossfeed_stats::{Counters, HISTORY, Identity, Publisher, RENAMED};
+    use lossfeed_stats::{Counters, HISTORY, Identity, Publisher};
 
     use super::*;
 
@@ -135,9 +145,9 @@ mod tests {
         publisher.publish();
         let found = stats::discover_in(&place);
         assert_eq!(found.jobs.len(), 1, "{:?}", found.unreadable);
-        let row = engine(&found.jobs[0]);
+        let row = engine(&found.jobs[0], found.jobs[0].updated_unix_ms + 2500);
         assert_eq!((row.job.as_str(), row.policy.as_str(), row.alive), ("resnet", "shade", true));
-        assert_eq!((row.pid, row.hit_ratio), (std::process::id(), Some(0.4)));
-        assert_eq!(row.counters.len(), Counters::NAMES.len() + RENAMED.len());
+        assert_eq!((row.pid, row.ratio(stats::HIT_RATIO)), (std::process::id(), Some(0.4)));
+        assert_eq!((row.counters.len(), row.age_seconds), (Counters::NAMES.len(), 2.5));
     }
 }

@@ -1,5 +1,6 @@
 //! Boxes and columns: lines of text that fit a width, in Unicode or plain ASCII.
 
+use crate::term::wrap;
 use lossfeed_stats::steers_terminal;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -49,22 +50,29 @@ impl From<&str> for Cell {
     }
 }
 
-/// A column: its head, its width, whether its right edge is the straight one, and the narrowest screen that shows it.
+/// A column of a table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Column {
     pub(super) head: &'static str,
-    pub(super) width: usize,
-    pub(super) right: bool,
-    pub(super) from_width: usize,
+    width: usize,
+    /// Aligned to the right.
+    right: bool,
+    /// The narrowest screen that shows it.
+    from_width: usize,
+    /// Its meaning, for `?`, `--help` and the manual.
+    pub(super) help: &'static str,
 }
 
-pub(super) const fn text(head: &'static str, width: usize, from_width: usize) -> Column {
-    Column { head, width, right: false, from_width }
+pub(super) const fn text(head: &'static str, width: usize, from_width: usize, help: &'static str) -> Column {
+    Column { head, width, right: false, from_width, help }
 }
 
-pub(super) const fn number(head: &'static str, width: usize, from_width: usize) -> Column {
-    Column { head, width, right: true, from_width }
+pub(super) const fn number(head: &'static str, width: usize, from_width: usize, help: &'static str) -> Column {
+    Column { head, width, right: true, from_width, help }
 }
+
+/// Columns of a line's label.
+pub(super) const LABEL: usize = 9;
 
 /// A framed screen, built from top to bottom.
 pub(super) struct Screen {
@@ -121,6 +129,32 @@ impl Screen {
         self.lines.push(Line::from(spans));
     }
 
+    /// Text after a label, three blanks between its parts: as many a line as fit, the others below.
+    pub(super) fn parts(&mut self, label: &str, parts: impl IntoIterator<Item = String>, style: Style) {
+        self.flow(LABEL, label, parts, style);
+    }
+
+    /// [`Self::parts`] without a label.
+    pub(super) fn words(&mut self, parts: impl IntoIterator<Item = String>, style: Style) {
+        self.flow(0, "", parts, style);
+    }
+
+    fn flow(&mut self, indent: usize, label: &str, parts: impl IntoIterator<Item = String>, style: Style) {
+        let room = self.inner().saturating_sub(indent);
+        let wide = |text: &str| Span::raw(text).width();
+        let mut lines: Vec<String> = Vec::new();
+        for part in parts {
+            match lines.last_mut() {
+                Some(line) if wide(line) + 3 + wide(&part) <= room => *line = format!("{line}   {part}"),
+                _ => lines.extend(wrap(&part, room)),
+            }
+        }
+        for (k, line) in lines.into_iter().enumerate() {
+            let label = if k == 0 { label } else { "" };
+            self.line([format!("{label:<indent$}").into(), Cell(line, style)]);
+        }
+    }
+
     /// A table: the columns this width has room for, the first one widened by what is left over.
     pub(super) fn table(&mut self, columns: &[Column], rows: Vec<Vec<Cell>>) {
         let shown: Vec<usize> = (0..columns.len()).filter(|&c| columns[c].from_width <= self.width).collect();
@@ -158,9 +192,18 @@ impl Screen {
 }
 
 /// `text` cut to `width` columns. Names come from other processes: control characters, escape sequences among them,
-/// and the marks that turn the direction of text become `?` instead of reaching the terminal.
+/// and the marks that turn the direction of text become `?` instead of reaching the terminal. Where only ASCII is
+/// drawn, so is everything else.
 pub(super) fn clip(text: &str, width: usize, glyphs: Glyphs) -> String {
-    let mut clean: String = text.chars().map(|c| if steers_terminal(c) { '?' } else { c }).collect();
+    let shown = |c: char| match c {
+        c if steers_terminal(c) => "?".to_owned(),
+        c if c.is_ascii() || glyphs.cut != ASCII.cut => c.to_string(),
+        'µ' => "u".to_owned(),
+        '→' => "->".to_owned(),
+        '…' => "...".to_owned(),
+        _ => "?".to_owned(),
+    };
+    let mut clean: String = text.chars().map(shown).collect();
     if Span::raw(clean.as_str()).width() <= width {
         return clean;
     }
@@ -189,5 +232,6 @@ mod tests {
         assert_eq!(clip("resnet50", 6, UNICODE), "resne…");
         assert_eq!(clip("訓練ジョブ", 6, UNICODE), "訓練…");
         assert_eq!(clip("x", 0, UNICODE), "");
+        assert_eq!(clip("8 → 16 µs … 訓", 20, ASCII), "8 -> 16 us ... ?");
     }
 }

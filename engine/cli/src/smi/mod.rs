@@ -1,25 +1,54 @@
-//! `lossfeed smi`: gather, freeze, show. One table and exit, or again and again with `--watch`; `--json` for programs.
+//! `lossfeed smi`: gather, judge, show. One table and exit, again and again with `--watch`, or a form for programs.
+//!
+//! | file | job |
+//! | --- | --- |
+//! | `gather`, `nvml` | stats pages and NVML into a snapshot |
+//! | `snapshot` | the snapshot: the JSON form |
+//! | `judged`, `held` | the verdict on each job; GPUs that are held and idle |
+//! | `fields` | the table of an engine's fields: `-q`, `-L`, CSV |
+//! | `draw`, `job`, `layout`, `numbers`, `print` | a snapshot as a screen, as text |
+//! | `view`, `watch` | keys; the live screen and repeated output |
+//! | `dmon` | a line a second |
+//! | `demo` | a made-up snapshot |
 
+mod demo;
+mod dmon;
 mod draw;
+pub(crate) mod fields;
 mod gather;
+mod held;
+mod job;
+mod judged;
 mod layout;
+mod numbers;
 mod nvml;
 mod print;
 pub mod snapshot;
+mod view;
 mod watch;
 
-use std::io;
+use std::io::{self, IsTerminal};
+use std::time::Instant;
 
-use crate::args::SmiArgs;
+use crate::args::{SmiArgs, SmiMode};
 use crate::term::{self, Environment};
 
-pub use draw::{Look, draw};
+pub(crate) use draw::legend;
+use draw::{Look, Page, draw};
 use snapshot::{NvmlStatus, Snapshot};
 
 /// No engine by the asked-for pid or job.
 const NOT_FOUND: i32 = 6;
 
-/// What NVML says, for `doctor`.
+/// Takes snapshots and remembers what a verdict on the last minute needs.
+struct Taker<'a> {
+    args: &'a SmiArgs,
+    started: Instant,
+    window: judged::Window,
+    idle: held::IdleSince,
+}
+
+/// NVML's answer, for `doctor`.
 #[cfg(feature = "engine")]
 pub(crate) fn devices() -> (snapshot::Nvml, Vec<snapshot::Gpu>) {
     nvml::read()
@@ -27,43 +56,76 @@ pub(crate) fn devices() -> (snapshot::Nvml, Vec<snapshot::Gpu>) {
 
 /// Runs the command and returns its exit code.
 pub fn run(args: &SmiArgs) -> i32 {
-    term::exit_code(match args.watch {
-        None => once(args, &mut io::stdout().lock()),
-        Some(every_s) => watch::run(args, every_s),
+    let live = args.demo && !args.json && !args.list && !args.query && args.query_engine.is_none();
+    let watch = args.watch.or((live && io::stdout().is_terminal()).then_some(1.0));
+    term::exit_code(match (&args.mode, watch) {
+        _ if args.help_query_engine => print::text(&fields::help()).map(|()| 0),
+        (Some(SmiMode::Dmon { delay, count }), _) => monitor(args, *delay, *count),
+        (None, Some(every_s)) => watch::run(args, every_s),
+        (None, None) => once(args, &mut io::stdout().lock()),
     })
 }
 
-/// Takes a snapshot, narrowed to what was asked for.
-fn take(args: &SmiArgs) -> Snapshot {
-    let mut snapshot = gather::snapshot();
-    if let Some(job) = &args.job {
-        snapshot.engines.retain(|e| e.job == *job || e.pid.to_string() == *job);
-    }
-    snapshot
+fn monitor(args: &SmiArgs, delay: f64, count: Option<u64>) -> io::Result<i32> {
+    let (mut taker, mut monitor, mut last) = (Taker::new(args), dmon::Monitor::default(), 0);
+    watch::rounds(delay, count, |round| {
+        let snapshot = taker.take();
+        last = exit(&snapshot, args, round == 0);
+        if round == 0 && !snapshot.engines.iter().any(|engine| engine.alive) {
+            term::complain("no engine runs yet: dmon waits for one");
+        }
+        print::text(&monitor.round(snapshot))
+    })?;
+    Ok(last)
 }
 
 /// One document or one table.
 fn once(args: &SmiArgs, out: &mut impl io::Write) -> io::Result<i32> {
-    let snapshot = take(args);
-    show(&snapshot, args, out)?;
-    Ok(verdict(&snapshot, args))
+    let snapshot = Taker::new(args).take();
+    show(&snapshot, args, true, out)?;
+    Ok(exit(&snapshot, args, true))
 }
 
-/// Prints one snapshot as the options say.
-fn show(snapshot: &Snapshot, args: &SmiArgs, out: &mut impl io::Write) -> io::Result<()> {
+/// Prints one snapshot as the options say; `first` is false when it follows others.
+fn show(snapshot: &Snapshot, args: &SmiArgs, first: bool, out: &mut impl io::Write) -> io::Result<()> {
     if args.json {
         term::document(snapshot, out)?;
         return out.flush();
     }
-    let look = Look { width: term::width(), ascii: args.ascii || term::ascii(), footer: "" };
+    if let Some(names) = &args.query_engine {
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        if first && args.format.header {
+            writeln!(out, "{}", fields::csv_head(&names))?;
+        }
+        for engine in &snapshot.engines {
+            writeln!(out, "{}", fields::csv_line(engine, &names, args.format.units))?;
+        }
+        return out.flush();
+    }
+    if args.list || args.query {
+        for engine in &snapshot.engines {
+            writeln!(out, "{}", if args.list { fields::line(engine) } else { fields::full(engine) })?;
+        }
+        return out.flush();
+    }
+    let look = Look { width: term::width(), ascii: args.ascii || term::ascii(), footer: "", page: Page::Jobs };
     print::print(out, &draw(snapshot, look), args.color.decide(Environment::of_stdout()))
 }
 
-/// The exit code: what was demanded and is not there, with one line saying so.
-fn verdict(snapshot: &Snapshot, args: &SmiArgs) -> i32 {
+/// The exit code: what was demanded and is not there, with one line saying so the first time.
+fn exit(snapshot: &Snapshot, args: &SmiArgs, first: bool) -> i32 {
+    let complain = |message: String| {
+        if first {
+            term::complain(&message);
+        }
+    };
     if let Some(job) = args.job.as_ref().filter(|_| snapshot.engines.is_empty()) {
-        term::complain(&format!("no engine has pid or job {job:?}; `lossfeed smi` lists those there are"));
+        complain(format!("no engine has pid or job {job:?}; `lossfeed smi` lists those there are"));
         return NOT_FOUND;
+    }
+    let lines = args.list || args.query || args.query_engine.is_some();
+    if lines && snapshot.engines.is_empty() {
+        complain("no engine runs; start one with `lossfeed why -- COMMAND`".to_owned());
     }
     if !args.require_gpu {
         return 0;
@@ -78,7 +140,7 @@ fn verdict(snapshot: &Snapshot, args: &SmiArgs) -> i32 {
         NvmlStatus::LibraryNotFound => 12,
         NvmlStatus::Failed => 1,
     };
-    term::complain(&format!("--require-gpu: {detail}"));
+    complain(format!("--require-gpu: {detail}"));
     code
 }
 

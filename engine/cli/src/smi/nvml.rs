@@ -1,12 +1,17 @@
-//! What NVML says about the devices; a field it will not tell is `None`, a device it cannot open keeps its row.
+//! The devices by NVML; a field it will not tell is `None`, a device it cannot open keeps its row.
 
 use std::sync::OnceLock;
 
 use nvml_wrapper::Nvml as Library;
 use nvml_wrapper::enum_wrappers::device::{PcieUtilCounter, TemperatureSensor};
+use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 
-use super::snapshot::{Gpu, Nvml, NvmlStatus};
+use super::snapshot::{Gpu, Nvml, NvmlStatus, Process};
+
+/// Bytes of a process's name.
+const NAME_BYTES: usize = 64;
 
 /// NVML is loaded once a process: loading costs milliseconds and `--watch` asks every second.
 static LIBRARY: OnceLock<Result<Library, NvmlError>> = OnceLock::new();
@@ -54,6 +59,15 @@ fn device(library: &Library, index: u32) -> Gpu {
         Err(e) => return Gpu { index, error: Some(e.to_string()), ..Gpu::default() },
     };
     let memory = device.memory_info().ok();
+    let process = |found: ProcessInfo| Process {
+        pid: found.pid,
+        name: library.sys_process_name(found.pid, NAME_BYTES).ok(),
+        memory_bytes: match found.used_gpu_memory {
+            UsedGpuMemory::Used(bytes) => Some(bytes),
+            UsedGpuMemory::Unavailable => None,
+        },
+        has_page: None,
+    };
     // NVML counts PCIe traffic in kB/s.
     let pcie = |counter| device.pcie_throughput(counter).ok().map(|kb| u64::from(kb) * 1000);
     Gpu {
@@ -71,5 +85,7 @@ fn device(library: &Library, index: u32) -> Gpu {
         pcie_tx_bytes_per_s: pcie(PcieUtilCounter::Send),
         pcie_generation: device.current_pcie_link_gen().ok(),
         pcie_lanes: device.current_pcie_link_width().ok(),
+        processes: device.running_compute_processes().unwrap_or_default().into_iter().map(process).collect(),
+        idle_seconds: None,
     }
 }

@@ -5,6 +5,13 @@ use std::io::{self, Write};
 use ratatui::buffer::Buffer;
 use ratatui::style::{Color, Modifier};
 
+/// Writes text to standard output and flushes.
+pub(super) fn text(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
 /// Writes the buffer line by line, without trailing blanks, and flushes: a reader at the other end of a pipe must not
 /// wait for the next screen to see this one.
 pub(super) fn print(out: &mut impl Write, buffer: &Buffer, color: bool) -> io::Result<()> {

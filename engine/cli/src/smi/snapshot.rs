@@ -1,16 +1,17 @@
-//! What `smi` shows, frozen at one instant: plain values in base units, `None` where nobody knows.
+//! A snapshot of engines and GPUs: plain values in base units, `None` for unknown.
 //!
 //! Gathering ends here and drawing begins here, so the drawing can be tested without engines, drivers or a terminal.
-//! The JSON form is this structure as it stands; a change of meaning or a removed key raises [`SCHEMA_VERSION`].
+//! The JSON form is this structure; a change of meaning or a removed key raises [`SCHEMA_VERSION`].
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 
 use lossfeed_stats as stats;
 use serde::Serialize;
 
 /// Version of the JSON form. Added keys do not raise it.
-pub const SCHEMA_VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 2;
 
 /// Everything on the screen.
 #[derive(Debug, Clone, Serialize)]
@@ -23,12 +24,14 @@ pub struct Snapshot {
     pub time: String,
     /// This machine's name.
     pub host: Option<String>,
-    /// How NVML answered.
+    /// NVML's answer.
     pub nvml: Nvml,
     /// One entry a device NVML knows, readable or not.
     pub gpus: Vec<Gpu>,
-    /// One entry a stats page, alive or not, by pid.
+    /// One entry a stats page: the living by pid, then the ended, the last to end first.
     pub engines: Vec<Engine>,
+    /// Engines of other users, whose pages only root may read.
+    pub engines_of_others: usize,
     /// Stats pages, or directories of them, that cannot be read: a page of another version of lossfeed among others.
     pub unreadable: Vec<Unreadable>,
 }
@@ -42,10 +45,10 @@ pub struct Unreadable {
     pub reason: String,
 }
 
-/// How NVML answered.
+/// NVML's answer.
 #[derive(Debug, Clone, Serialize)]
 pub struct Nvml {
-    /// What happened.
+    /// The outcome.
     pub status: NvmlStatus,
     /// The reason when it is not [`NvmlStatus::Ok`].
     pub detail: Option<String>,
@@ -55,7 +58,7 @@ pub struct Nvml {
     pub cuda: Option<String>,
 }
 
-/// What happened when NVML was loaded.
+/// The outcome of loading NVML.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NvmlStatus {
@@ -100,22 +103,49 @@ pub struct Gpu {
     pub pcie_generation: Option<u32>,
     /// PCIe lanes in use now.
     pub pcie_lanes: Option<u32>,
+    /// Processes that hold the device's memory for computing.
+    pub processes: Vec<Process>,
+    /// Seconds that `--watch` has seen processes hold the device without running anything.
+    pub idle_seconds: Option<f64>,
 }
 
-/// An engine, as its stats page tells.
+/// A process on a device.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Process {
+    /// Its pid, as NVML tells it: the host's.
+    pub pid: u32,
+    /// Its name, if NVML tells it.
+    pub name: Option<String>,
+    /// Device memory that it holds.
+    pub memory_bytes: Option<u64>,
+    /// True if it is an engine with a page here, false if it is none, null if pids do not tell.
+    pub has_page: Option<bool>,
+}
+
+/// An engine, as its stats page tells. Its keys are the fields of `--query-engine`.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Engine {
     /// Its process, in its own pid namespace.
     pub pid: u32,
-    /// False when the process has ended and left its page behind.
+    /// The user of the process.
+    pub uid: u32,
+    /// False when the process has ended and its page is still there.
     pub alive: bool,
+    /// One word for the table.
+    pub state: String,
+    /// When the engine started, RFC 3339, UTC.
+    pub started: String,
+    /// Seconds since it last wrote its numbers.
+    pub age_seconds: f64,
+    /// The program that wrote the page.
+    pub version: String,
     /// The job's name.
     pub job: String,
     /// Rank in the job.
     pub rank: u32,
     /// Ranks in the job.
     pub world_size: u32,
-    /// Where the data lies.
+    /// The data's place, without secrets.
     pub source: String,
     /// Cache policy.
     pub policy: String,
@@ -125,25 +155,40 @@ pub struct Engine {
     pub device: String,
     /// That device's NVML id, if it is a GPU.
     pub gpu_uuid: Option<String>,
-    /// hits / requests since the start. Never shown without the coverage: replaying few samples hits well.
-    pub hit_ratio: Option<f64>,
-    /// Share of this rank's samples delivered at least once in this epoch, so far.
-    pub coverage_epoch_ratio: Option<f64>,
-    /// Share of the whole dataset that this rank delivered at least once since the start.
-    pub coverage_ever_ratio: Option<f64>,
-    /// Share of the consumer's time spent waiting for a batch, since the start.
-    pub stall_ratio: Option<f64>,
-    /// Effective sample size of the plan's weights, as a share of its draws; 1 = all weights equal.
-    pub ess_ratio: Option<f64>,
+    /// The verdict's word; `None` for an engine that has ended.
+    pub verdict: Option<String>,
+    /// The cause it names.
+    pub cause: Option<String>,
+    /// The numbers it rests on, in words.
+    pub why: Option<String>,
+    /// One thing to try.
+    pub next: Option<String>,
     /// Samples delivered a second, lately.
     pub samples_per_s: Option<f64>,
     /// Bytes fetched from the source a second, lately.
     pub fetched_bytes_per_s: Option<f64>,
+    /// Share of its time that the training waited, lately.
+    pub stall_lately: Option<f64>,
+    /// Mean time of a step since the start, waiting included.
+    pub step_seconds: Option<f64>,
     /// Stall share of each of the last seconds, oldest first.
     pub stall_history: Vec<f64>,
-    /// Every counter and gauge of the page, by name; renamed ones by their former names too, for one release.
+    /// The ratios of the counters' definitions, since the start. A hit ratio is never shown without the coverage:
+    /// replaying few samples hits well.
+    #[serde(flatten)]
+    pub ratios: BTreeMap<&'static str, Option<f64>>,
+    /// Every counter and gauge of the page, by name.
     pub counters: BTreeMap<String, u64>,
+    /// The page's file: tells engines of one process apart.
+    #[serde(skip)]
+    pub page: PathBuf,
+    /// True if the verdict asks for a change.
+    #[serde(skip)]
+    pub is_wrong: bool,
 }
+
+/// A live engine that has not written its numbers for so long is stopped.
+const STOPPED_S: f64 = 5.0;
 
 impl Engine {
     /// A counter or gauge of the page, if it has it.
@@ -151,28 +196,40 @@ impl Engine {
         self.counters.get(name).copied()
     }
 
-    /// Fills the ratios from the counters.
-    pub fn derive(mut self) -> Self {
-        let ratio = |metric: stats::Derived| metric.of(&|name| self.counters.get(name).copied());
-        self.hit_ratio = ratio(stats::HIT_RATIO);
-        self.coverage_epoch_ratio = ratio(stats::COVERAGE_EPOCH);
-        self.coverage_ever_ratio = ratio(stats::COVERAGE_EVER);
-        self.stall_ratio = ratio(stats::STALL_FRACTION);
-        self.ess_ratio = ratio(stats::ESS_FRACTION);
-        self
+    /// A ratio of the counters' definitions, if it is known.
+    pub fn ratio(&self, ratio: stats::Derived) -> Option<f64> {
+        self.ratios.get(ratio.descriptor.name).copied().flatten()
     }
 
-    /// One word for the state column: the first that applies.
-    pub fn state(&self) -> &'static str {
-        match (self.alive, self.stall_ratio) {
-            (false, _) => "exited",
-            (true, None) => "starts",
-            // The thresholds nvitop paints by. The share counts from the run's start; batches that lie ready now say that
-            // whoever waits is not waiting for them.
-            (true, Some(stall)) if stall >= 0.10 && self.counter("slots_ready").unwrap_or(0) == 0 => "waits",
-            (true, Some(_)) => "ok",
-        }
+    /// The engines with this key are the ranks of one job. They read one dataset: a second loader of a process, for
+    /// validation, is a job of its own.
+    pub fn job_key(&self) -> (u32, &str, &str) {
+        (self.uid, &self.job, &self.source)
     }
+
+    /// Fills what follows from the counters.
+    pub fn derive(mut self) -> Self {
+        self.ratios = stats::DERIVED
+            .map(|metric| (metric.descriptor.name, metric.of(&|name| self.counters.get(name).copied())))
+            .into();
+        let time_us = || Some(self.counter("wait_us_total")? + self.counter("busy_us_total")?);
+        let steps = self.counter("batches_total").filter(|&steps| steps > 0);
+        self.step_seconds = steps.zip(time_us()).map(|(steps, us)| us as f64 / steps as f64 / 1e6);
+        self.state = match (self.alive, &self.verdict) {
+            (false, _) => format!("ended {}", age(self.age_seconds)),
+            (true, _) if self.age_seconds > STOPPED_S => "stopped".to_owned(),
+            (true, Some(verdict)) => verdict.clone(),
+            (true, None) => "starts".to_owned(),
+        };
+        self
+    }
+}
+
+/// A time in its largest unit: "41s", "3m", "2h", "5d".
+pub(super) fn age(seconds: f64) -> String {
+    let units = [(86400.0, "d"), (3600.0, "h"), (60.0, "m")];
+    let (scale, unit) = units.into_iter().find(|(scale, _)| seconds >= *scale).unwrap_or((1.0, "s"));
+    format!("{:.0}{unit}", (seconds / scale).floor())
 }
 
 /// Seconds since 1970 → RFC 3339 in UTC.
@@ -199,34 +256,26 @@ mod tests {
     #[test]
     fn a_ratio_of_nothing_is_unknown_and_not_zero() {
         let engine = Engine { alive: true, ..Engine::default() }.derive();
-        assert_eq!(engine.hit_ratio, None);
-        assert_eq!(engine.stall_ratio, None);
-        assert_eq!(engine.state(), "starts");
+        assert!(engine.ratios.values().all(Option::is_none) && engine.ratios.len() == stats::DERIVED.len());
+        assert_eq!((engine.step_seconds, engine.state.as_str()), (None, "starts"));
     }
 
     #[test]
-    fn ratios_come_from_the_pages_counters() {
-        let counters = [
-            ("requests_total", 200),
-            ("hits_total", 50),
-            ("samples_in_dataset", 1000),
-            ("samples_in_share", 500),
-            ("distinct_epoch", 100),
-            ("distinct_ever", 900),
-            ("wait_us_total", 30),
-            ("busy_us_total", 70),
-            ("ess_ppm", 812_000),
-        ];
-        let counters = counters.iter().map(|&(k, v)| (k.to_owned(), v)).collect();
-        let engine = Engine { alive: true, counters, ..Engine::default() }.derive();
-        assert_eq!(engine.hit_ratio, Some(0.25));
-        assert_eq!(engine.coverage_epoch_ratio, Some(0.2));
-        assert_eq!(engine.coverage_ever_ratio, Some(0.9));
-        assert_eq!(engine.stall_ratio, Some(0.3));
-        assert_eq!(engine.ess_ratio, Some(0.812));
-        assert_eq!(engine.state(), "waits");
-        let mut ready = engine;
-        ready.counters.insert("slots_ready".to_owned(), 3);
-        assert_eq!(ready.state(), "ok", "it waited once, and does not now");
+    fn what_follows_from_the_pages_counters_is_filled_in() {
+        let counters = [("requests_total", 200), ("hits_total", 50), ("wait_us_total", 30), ("busy_us_total", 70)];
+        let counters = counters.into_iter().chain([("batches_total", 4)]);
+        let counters = counters.map(|(name, value)| (name.to_owned(), value)).collect();
+        let engine = Engine { alive: true, counters, verdict: Some("ok".to_owned()), ..Engine::default() }.derive();
+        assert_eq!((engine.ratio(stats::HIT_RATIO), engine.ratio(stats::STALL_FRACTION)), (Some(0.25), Some(0.3)));
+        assert_eq!((engine.step_seconds, engine.state.as_str()), (Some(25e-6), "ok"));
+        assert_eq!(Engine { age_seconds: 6.0, ..engine.clone() }.derive().state, "stopped");
+        assert_eq!(Engine { age_seconds: 200.0, alive: false, ..engine }.derive().state, "ended 3m");
+    }
+
+    #[test]
+    fn an_age_is_written_in_its_largest_unit() {
+        for (seconds, written) in [(0.4, "0s"), (59.9, "59s"), (60.0, "1m"), (7199.0, "1h"), (1e6, "11d")] {
+            assert_eq!(age(seconds), written);
+        }
     }
 }

@@ -1,49 +1,104 @@
-//! `--watch`: a full screen on a terminal; repeated tables, or one JSON document a line, elsewhere.
+//! `--watch`: a full screen on a terminal, repeated output elsewhere; and the rounds of `dmon`.
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
-use super::{Look, draw, show, take, verdict};
+use super::draw::{Look, draw};
+use super::held::IdleSince;
+use super::judged::Window;
+use super::snapshot::Snapshot;
+use super::view::{Act, View};
+use super::{Taker, demo, exit, fields, show};
 use crate::args::SmiArgs;
 use crate::term::{self, Environment};
 
-/// Shows snapshots every `every_s` seconds until the reader leaves, a key or a signal says stop.
-pub(super) fn run(args: &SmiArgs, every_s: f64) -> io::Result<i32> {
-    let every = Duration::from_secs_f64(every_s);
+/// A flag that SIGINT, SIGTERM and SIGHUP set. Without it a signal would end the process with the terminal still in raw
+/// mode.
+fn stopped() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
-    // Without these a signal would end the process with the terminal still in raw mode.
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
-    if args.json || !io::stdout().is_terminal() { lines(args, every, &stop) } else { full_screen(args, every, &stop) }
+    Ok(stop)
 }
 
-fn lines(args: &SmiArgs, every: Duration, stop: &AtomicBool) -> io::Result<i32> {
-    let mut out = io::stdout().lock();
-    loop {
+/// Shows snapshots every `every_s` seconds until the reader leaves, a key or a signal says stop.
+pub(super) fn run(args: &SmiArgs, every_s: f64) -> io::Result<i32> {
+    let lines = args.json || args.list || args.query || args.query_engine.is_some();
+    if !lines && io::stdout().is_terminal() {
+        let (stop, mut taker) = (stopped()?, Taker::new(args));
+        return full_screen(args, Duration::from_secs_f64(every_s), &stop, &mut || taker.take());
+    }
+    let (mut last, mut taker) = (0, Taker::new(args));
+    rounds(every_s, None, |round| {
+        let snapshot = taker.take();
+        show(&snapshot, args, round == 0, &mut io::stdout().lock())?;
+        last = exit(&snapshot, args, round == 0);
+        Ok(())
+    })?;
+    Ok(last)
+}
+
+/// Calls `round` with 0, 1, 2… every `every_s` seconds, `count` times or until a signal says stop.
+pub(super) fn rounds(every_s: f64, count: Option<u64>, mut round: impl FnMut(u64) -> io::Result<()>) -> io::Result<()> {
+    let stop = stopped()?;
+    let every = Duration::from_secs_f64(every_s);
+    for k in 0..count.unwrap_or(u64::MAX) {
         let started = Instant::now();
-        let snapshot = take(args);
-        show(&snapshot, args, &mut out)?;
+        round(k)?;
+        if Some(k + 1) == count {
+            break;
+        }
         // Short naps: a signal sets a flag, and this thread may not be the one it interrupts.
         while started.elapsed() < every {
             if stop.load(Ordering::Relaxed) {
-                return Ok(verdict(&snapshot, args));
+                return Ok(());
             }
             std::thread::sleep(Duration::from_millis(50).min(every));
         }
     }
+    Ok(())
 }
 
-fn full_screen(args: &SmiArgs, every: Duration, stop: &AtomicBool) -> io::Result<i32> {
+/// Gives the next snapshot.
+type Take<'a> = &'a mut dyn FnMut() -> Snapshot;
+
+fn full_screen(args: &SmiArgs, every: Duration, stop: &AtomicBool, take: Take<'_>) -> io::Result<i32> {
     // Also installs a panic hook that restores the terminal first.
     let mut terminal = ratatui::try_init()?;
-    let ended = screens(&mut terminal, args, every, stop);
+    let ended = screens(&mut terminal, args, every, stop, take);
     ratatui::try_restore()?;
     ended
+}
+
+/// The screen as the view has it, `top` held where something is below.
+fn shown(snapshot: &Snapshot, view: &mut View, frame: &mut ratatui::Frame<'_>, (colored, ascii): (bool, bool)) {
+    let area = frame.area();
+    let footer = view.footer();
+    let look = Look { width: area.width.max(60), ascii, footer: &footer, page: view.page };
+    let mut screen = draw(&view.of(snapshot), look);
+    // A screen that has become shorter takes the scrolling back.
+    view.top = view.top.min(screen.area.height.saturating_sub(area.height.max(1)));
+    if !colored {
+        for cell in &mut screen.content {
+            cell.fg = ratatui::style::Color::Reset;
+        }
+    }
+    let target = frame.buffer_mut();
+    let rows = area.height.min(screen.area.height);
+    for y in 0..rows {
+        // The keys stay in sight: they are the last line of every screen.
+        let line = if y + 1 == rows { screen.area.height - 1 } else { y + view.top };
+        for x in 0..area.width.min(screen.area.width) {
+            if let (Some(to), Some(from)) = (target.cell_mut((x, y)), screen.cell((x, line))) {
+                *to = from.clone();
+            }
+        }
+    }
 }
 
 fn screens(
@@ -51,63 +106,152 @@ fn screens(
     args: &SmiArgs,
     every: Duration,
     stop: &AtomicBool,
+    take: Take<'_>,
 ) -> io::Result<i32> {
-    let colored = args.color.decide(Environment::of_stdout());
-    let mut snapshot = take(args);
+    let look = (args.color.decide(Environment::of_stdout()), args.ascii || term::ascii());
+    let mut snapshot = take();
     let mut taken = Instant::now();
-    let mut paused = false;
-    let ascii = args.ascii || term::ascii();
-    let (mut top, mut page) = (0_u16, 1_u16);
+    let (mut view, mut height) = (View::default(), 1);
     loop {
         terminal.draw(|frame| {
-            let footer = match paused {
-                true => "paused   p go on   arrows scroll   q quit",
-                false => "p pause   arrows scroll   q quit",
-            };
-            let area = frame.area();
-            let mut screen = draw(&snapshot, Look { width: area.width.max(60), ascii, footer });
-            page = area.height.max(1);
-            // As far as there is something below; a screen that has become shorter takes it back.
-            top = top.min(screen.area.height.saturating_sub(page));
-            if !colored {
-                for cell in &mut screen.content {
-                    cell.fg = ratatui::style::Color::Reset;
-                }
-            }
-            let target = frame.buffer_mut();
-            for y in 0..area.height.min(screen.area.height - top) {
-                for x in 0..area.width.min(screen.area.width) {
-                    if let (Some(to), Some(from)) = (target.cell_mut((x, y)), screen.cell((x, y + top))) {
-                        *to = from.clone();
-                    }
-                }
-            }
+            height = frame.area().height.max(1);
+            shown(&snapshot, &mut view, frame, look);
         })?;
         let left = every.saturating_sub(taken.elapsed());
         if event::poll(left.min(Duration::from_millis(200)))?
             && let Event::Key(key) = event::read()?
             && key.kind == KeyEventKind::Press
         {
-            let interrupted = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
-            match key.code {
-                KeyCode::Char('q') | KeyCode::Esc => return Ok(0),
-                _ if interrupted => return Ok(0),
-                KeyCode::Char('p') => paused = !paused,
-                KeyCode::Down | KeyCode::Char('j') => top = top.saturating_add(1),
-                KeyCode::Up | KeyCode::Char('k') => top = top.saturating_sub(1),
-                KeyCode::PageDown | KeyCode::Char(' ') => top = top.saturating_add(page),
-                KeyCode::PageUp => top = top.saturating_sub(page),
-                KeyCode::Home => top = 0,
-                KeyCode::End => top = u16::MAX,
-                _ => {}
+            match view.press(key, height) {
+                Act::Quit => return Ok(0),
+                Act::Export => view.message = export(&view.of(&snapshot)),
+                Act::Draw => {}
             }
         }
         if stop.load(Ordering::Relaxed) {
             return Ok(0);
         }
-        if !paused && taken.elapsed() >= every {
-            snapshot = take(args);
+        if !view.paused && taken.elapsed() >= every {
+            snapshot = take();
             taken = Instant::now();
         }
+    }
+}
+
+/// Writes the engines as CSV to a new file, and says what came of it.
+fn export(snapshot: &Snapshot) -> String {
+    let name = format!("lossfeed-smi-{}.csv", snapshot.time.replace([':', '-'], ""));
+    // A new file: nothing is overwritten, and no link is followed.
+    let made = std::fs::OpenOptions::new().write(true).create_new(true).open(&name);
+    match made.and_then(|mut file| file.write_all(fields::csv(&snapshot.engines).as_bytes())) {
+        Ok(()) => format!("wrote {name}"),
+        Err(e) => format!("{name}: {e}"),
+    }
+}
+
+impl<'a> Taker<'a> {
+    /// Begins with an empty past.
+    pub(super) fn new(args: &'a SmiArgs) -> Self {
+        Self { args, started: Instant::now(), window: Window::default(), idle: IdleSince::default() }
+    }
+
+    /// Takes a snapshot, judges it by what came before, and narrows it to what was asked for.
+    pub(super) fn take(&mut self) -> Snapshot {
+        let now_s = self.started.elapsed().as_secs_f64();
+        let mut snapshot = if self.args.demo {
+            demo::snapshot(600.0 + now_s)
+        } else {
+            let mut snapshot = super::gather::snapshot();
+            self.window.judge(&mut snapshot.engines, now_s);
+            self.idle.note(&mut snapshot.gpus, now_s);
+            snapshot
+        };
+        if let Some(job) = &self.args.job {
+            snapshot.engines.retain(|e| e.job == *job || e.pid.to_string() == *job);
+        }
+        snapshot
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Read;
+    use std::process::{Child, Command, Stdio};
+
+    use clap::Parser;
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
+
+    use super::*;
+    use crate::args::{Cli, Command as Typed};
+
+    /// In which way the live screen ends in the process that [`ended_on_a_terminal`] starts.
+    const WAY: &str = "LOSSFEED_TEST_ENDING";
+
+    /// Nothing by itself: the other tests run it in a process of its own, on a terminal.
+    #[test]
+    fn live() {
+        let Ok(way) = std::env::var(WAY) else { return };
+        let Typed::Smi(args) = Cli::parse_from(["lossfeed", "smi", "--demo", "-l", "0.1"]).command else { return };
+        let mut shown = 0;
+        let mut take = || {
+            shown += 1;
+            assert!(way != "panic" || shown < 3, "planted");
+            demo::snapshot(600.0)
+        };
+        let stop = stopped().unwrap();
+        full_screen(&args, Duration::from_secs_f64(0.1), &stop, &mut take).unwrap();
+    }
+
+    /// Runs [`live`] on a terminal until it ends, and holds the terminal to what it was before.
+    fn ended_on_a_terminal(way: &str, end: impl Fn(&Child, &mut File)) -> String {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+        let terminal = File::options().read(true).write(true).open(name).unwrap();
+        tcsetwinsize(&terminal, Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+        let before = format!("{:?}", tcgetattr(&terminal).unwrap());
+        let stdio = || Stdio::from(terminal.try_clone().unwrap());
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "smi::watch::tests::live", "--nocapture"])
+            .env(WAY, way)
+            .stdin(stdio())
+            .stdout(stdio())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let (mut keyboard, mut screen) = (File::from(master.try_clone().unwrap()), File::from(master));
+        let mut drawn = Vec::new();
+        let mut read = |until: &str| {
+            let mut chunk = [0; 4096];
+            while !String::from_utf8_lossy(&drawn).contains(until) {
+                match screen.read(&mut chunk) {
+                    Ok(n) if n > 0 => drawn.extend_from_slice(&chunk[..n]),
+                    _ => break,
+                }
+            }
+        };
+        read("input-bound");
+        assert_ne!(before, format!("{:?}", tcgetattr(&terminal).unwrap()), "the live screen has the keys to itself");
+        end(&child, &mut keyboard);
+        read("\u{1b}[?1049l");
+        child.wait().unwrap();
+        assert_eq!(before, format!("{:?}", tcgetattr(&terminal).unwrap()), "{way}");
+        let drawn = String::from_utf8_lossy(&drawn).into_owned();
+        let last = |code: &str| drawn.rfind(code).unwrap_or_else(|| panic!("{way}: no {code:?} in {drawn:?}"));
+        assert!(last("\u{1b}[?1049l") > last("\u{1b}[?1049h"), "{way}: the screen from before is back");
+        drawn
+    }
+
+    #[test]
+    fn after_a_panic_a_signal_and_a_key_the_terminal_is_as_it_was() {
+        ended_on_a_terminal("panic", |_, _| {});
+        for signal in [rustix::process::Signal::TERM, rustix::process::Signal::HUP, rustix::process::Signal::INT] {
+            let pid = |child: &Child| rustix::process::Pid::from_child(child);
+            ended_on_a_terminal("signal", |child, _| rustix::process::kill_process(pid(child), signal).unwrap());
+        }
+        ended_on_a_terminal("key", |_, keyboard| keyboard.write_all(b"q").unwrap());
     }
 }

@@ -13,7 +13,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use super::probe::Folder;
 
-/// How often the program is looked at, and how often its numbers are published.
+/// Times between two looks at the program, and between two publications of its numbers.
 const LOOK: Duration = Duration::from_millis(20);
 const PUBLISH: Duration = Duration::from_secs(1);
 /// A Ctrl-C that was sent to all processes of a group reaches the program by itself, within this time.
@@ -99,7 +99,7 @@ fn is_in_foreground() -> bool {
     std::fs::read_to_string("/proc/self/stat").ok().and_then(|stat| foreground(&stat)).unwrap_or(false)
 }
 
-/// By the fields pgrp, tty_nr and tpgid of `/proc/PID/stat`.
+/// Read from the fields pgrp, tty_nr and tpgid of `/proc/PID/stat`.
 fn foreground(stat: &str) -> Option<bool> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let (group, terminal, front) = (fields.get(2)?, fields.get(4)?, fields.get(5)?);

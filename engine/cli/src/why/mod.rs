@@ -1,5 +1,5 @@
-//! `lossfeed why -- COMMAND`: runs a training program unchanged, with a probe in its Python processes, and says at its end
-//! why it waits.
+//! `lossfeed why -- COMMAND`: runs a training program unchanged, with a probe in its Python processes, and says at its
+//! end why it waits.
 //!
 //! | file | job |
 //! | --- | --- |
@@ -42,7 +42,10 @@ pub(crate) fn run(args: &WhyArgs) -> i32 {
     };
     let began = Instant::now();
     let mut live = pages::Pages::default();
-    let ended = child::run(&args.command, &folder, &mut || live.refresh(&records::read(folder.records())));
+    let ended = child::run(&args.command, &folder, &mut || {
+        records::join_ended(folder.records());
+        live.refresh(&records::read(folder.records()));
+    });
     drop(live);
     let code = match ended {
         Ok(code) => code,

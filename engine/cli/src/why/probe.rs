@@ -43,12 +43,12 @@ impl Folder {
         Ok(folder)
     }
 
-    /// Where the program's processes leave their numbers.
+    /// The folder for the numbers of the program's processes.
     pub(super) fn records(&self) -> &Path {
         &self.records
     }
 
-    /// What the program's environment has besides this one's.
+    /// Variables of the program's environment, besides this one's.
     pub(super) fn environment(&self) -> [(&'static str, OsString); 2] {
         let mut path = self.path.clone().into_os_string();
         if let Some(own) = std::env::var_os("PYTHONPATH").filter(|own| !own.is_empty()) {

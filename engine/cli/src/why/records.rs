@@ -1,8 +1,8 @@
-//! The numbers that the program's processes left: a file each, of names and 8-byte floats. They trust nothing they read.
+//! The numbers that the program's processes left: a file each, of names and 8-byte floats. Nothing read is trusted.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
@@ -26,6 +26,27 @@ impl Numbers {
         Self(numbers.iter().map(|&(name, value)| (name.to_owned(), value)).collect())
     }
 
+    /// Adds the numbers of another worker of the same parent.
+    fn join(&mut self, other: &Self) {
+        for (name, &value) in &other.0 {
+            let sum = self.0.entry(name.clone()).or_default();
+            *sum = match name.as_str() {
+                "parent" | "inline" => value,
+                "longest" => sum.max(value),
+                _ => *sum + value,
+            };
+        }
+    }
+
+    /// The bytes of a file that holds them.
+    fn bytes(&self) -> Vec<u8> {
+        let names: Vec<&str> = self.0.keys().map(String::as_str).collect();
+        let mut bytes = names.join("\n").into_bytes();
+        bytes.resize(NAMES_BYTES, b' ');
+        bytes.extend(self.0.values().flat_map(|value| value.to_ne_bytes()));
+        bytes
+    }
+
     fn parse(bytes: &[u8]) -> Option<Self> {
         let (names, values) = bytes.split_at_checked(NAMES_BYTES)?;
         let names = std::str::from_utf8(names).ok()?.trim_end().split('\n');
@@ -34,7 +55,7 @@ impl Numbers {
     }
 }
 
-/// What a training process says about itself.
+/// Words of a training process about itself.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(super) struct Words {
@@ -61,15 +82,16 @@ pub(super) fn read(folder: &Path) -> Vec<Record> {
     let mut fetches = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let Some((kind, pid)) = name.strip_suffix(".slots").and_then(|stem| stem.split_once('-')) else { continue };
-        let (Ok(pid), Some(numbers)) = (pid.parse::<u32>(), numbers(&entry.path())) else { continue };
-        match kind {
-            "rank" => {
+        let Some((kind, of)) = name.strip_suffix(".slots").and_then(|stem| stem.split_once('-')) else { continue };
+        let Some(numbers) = numbers(&entry.path()) else { continue };
+        match (kind, of.parse::<u32>()) {
+            ("rank", Ok(pid)) => {
                 let words = fs::read(folder.join(format!("rank-{pid}.json"))).ok();
                 let words = words.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
                 records.insert(pid, Record { pid, words, numbers, fetches: Vec::new() });
             }
-            _ => fetches.push(numbers),
+            ("fetch", _) => fetches.push(numbers),
+            _ => {}
         }
     }
     for fetch in fetches {
@@ -78,6 +100,36 @@ pub(super) fn read(folder: &Path) -> Vec<Record> {
         }
     }
     records.into_values().collect()
+}
+
+/// Puts the files of ended workers together, a file for each rank: a program may start new ones for every pass.
+pub(super) fn join_ended(folder: &Path) {
+    let mut ended: BTreeMap<u32, (Numbers, Vec<PathBuf>)> = BTreeMap::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let stem = name.strip_prefix("fetch-").and_then(|name| name.strip_suffix(".slots"));
+        let Some(pid) = stem.and_then(|stem| stem.split('-').next()?.parse::<u32>().ok()) else { continue };
+        if Path::new("/proc").join(pid.to_string()).exists() {
+            continue;
+        }
+        if let Some(fetch) = numbers(&entry.path()) {
+            let (sum, files) = ended.entry(fetch.get("parent") as u32).or_default();
+            sum.join(&fetch);
+            files.push(entry.path());
+        }
+    }
+    for (parent, (sum, files)) in ended {
+        // Written under another name first: a reader never sees half of it.
+        let (passing, kept) = (folder.join(".ended"), folder.join(format!("fetch-of-{parent}.slots")));
+        let sum = numbers(&kept).map_or(sum.clone(), |before| {
+            let mut all = before;
+            all.join(&sum);
+            all
+        });
+        if fs::write(&passing, sum.bytes()).and_then(|()| fs::rename(&passing, &kept)).is_ok() {
+            files.iter().for_each(|file| drop(fs::remove_file(file)));
+        }
+    }
 }
 
 fn numbers(path: &Path) -> Option<Numbers> {
@@ -133,6 +185,30 @@ mod tests {
         let found = read(folder.path());
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!((found[0].words.rank, found[0].words.script.as_str(), found[0].fetches.len()), (1, "train.py", 1));
+    }
+
+    #[test]
+    fn ended_workers_are_joined_and_living_ones_left_to_write() {
+        let folder = tempfile::tempdir().unwrap();
+        let put = |name: String, bytes: &[u8]| fs::write(folder.path().join(name), bytes).unwrap();
+        let of = |batches, longest| file("parent\nbatches\nlongest", &[7.0, batches, longest]);
+        put("rank-7.slots".into(), &file("batches", &[5.0]));
+        // No process has a number so high.
+        for (pid, batches, longest) in [(4_300_000, 2.0, 0.5), (4_300_001, 3.0, 0.9)] {
+            put(format!("fetch-{pid}.slots"), &of(batches, longest));
+        }
+        put(format!("fetch-{}.slots", std::process::id()), &of(4.0, 0.1));
+        for _ in 0..2 {
+            join_ended(folder.path());
+            let fetches = &read(folder.path())[0].fetches;
+            assert_eq!(fetches.len(), 2, "{fetches:?}");
+            assert_eq!(fetches.iter().map(|fetch| fetch.get("batches")).sum::<f64>(), 9.0);
+        }
+        put("fetch-4300000-9.slots".into(), &of(1.0, 0.2));
+        join_ended(folder.path());
+        let fetches = &read(folder.path())[0].fetches;
+        let joined = fetches.iter().find(|fetch| fetch.get("batches") == 6.0).unwrap();
+        assert_eq!((joined.get("parent"), joined.get("longest")), (7.0, 0.9));
     }
 
     #[test]

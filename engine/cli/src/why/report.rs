@@ -14,7 +14,7 @@ use super::times;
 /// Version of the JSON form. Added keys do not raise it.
 const SCHEMA_VERSION: u32 = 1;
 
-/// How the program ended.
+/// The program's end.
 pub(super) struct Ended<'a> {
     pub(super) command: &'a [OsString],
     pub(super) code: i32,
@@ -54,6 +54,8 @@ struct Also {
 #[derive(Debug, Serialize)]
 struct Change {
     change: String,
+    setting: Option<&'static str>,
+    value: Option<u64>,
     step_seconds: f64,
     then_seconds: f64,
     basis: &'static str,
@@ -73,11 +75,11 @@ struct Rank {
     wait_seconds: f64,
     wait: BTreeMap<&'static str, f64>,
     copy_seconds: f64,
-    /// By the GPU's own clock; null without one.
+    /// Measured by the GPU's own clock; null without one.
     compute_seconds: Option<f64>,
     /// Backward passes and collectives; null for one rank.
     sync_seconds: Option<f64>,
-    /// What is left of the step.
+    /// The rest of the step.
     rest_seconds: f64,
     passes: u64,
     first_batch_seconds: Option<f64>,
@@ -111,6 +113,8 @@ impl Report {
                 .into_iter()
                 .map(|then| Change {
                     change: then.change,
+                    setting: Some(then.setting).filter(|setting| !setting.is_empty()),
+                    value: Some(then.value).filter(|_| !then.setting.is_empty()),
                     step_seconds: then.step_us / 1e6,
                     then_seconds: then.then_us / 1e6,
                     basis: then.basis.name(),
@@ -156,7 +160,7 @@ impl Report {
             lines.push(format!("  also   {}: {:.0} % of the loss", also.cause, 100.0 * also.share_ratio));
         }
         if let Some(next) = &self.next {
-            lines.push(format!("  write  {next}"));
+            lines.push(format!("  next   {next}"));
         }
         for then in &self.what_if {
             let (now, after) = (shown(then.step_seconds), shown(then.then_seconds));
@@ -167,9 +171,9 @@ impl Report {
             lines.push(format!("  step   {}", rank.line()));
             if let Some(first) = rank.first_batch_seconds {
                 lines.push(format!(
-                    "  first  {} for the first batch of each of {} passes, apart",
+                    "  first  {} for the first batch{}, apart",
                     shown(first),
-                    rank.passes
+                    if rank.passes == 1 { String::new() } else { format!(" of each of {} passes", rank.passes) }
                 ));
             }
             if self.ranks.len() > 1 {

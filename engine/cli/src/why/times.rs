@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use lossfeed_stats::verdict::{Measured, Settings};
+use lossfeed_stats::verdict::{Measured, Settings, Work};
 
 use super::records::{Numbers, Record};
 
@@ -24,6 +24,7 @@ pub(super) fn counters(record: &Record) -> BTreeMap<&'static str, u64> {
     let (batches, first) = (n("batches"), n("wait_first"));
     let mut pace = without_pauses(n("wait") - first, batches - n("passes"), n("wait_longs"), n("wait_long"));
     let mut busy = without_pauses(n("busy"), batches, n("busy_longs"), n("busy_long"));
+    let own = if busy < n("busy") { n("own_processor") - n("busy_long_processor") } else { n("own_processor") };
     let gpu_steps = n("gpu_steps");
     if gpu_steps >= GPU_STEPS_MIN {
         // What the GPU has queued covers a wait: only its idle time is lost.
@@ -54,7 +55,7 @@ pub(super) fn counters(record: &Record) -> BTreeMap<&'static str, u64> {
         ("copies_pageable_us_total", us(n("pageable"))),
         ("compute_us_total", if gpu_steps >= GPU_STEPS_MIN { us(n("gpu_span") / gpu_steps * batches) } else { 0 }),
         ("sync_us_total", us(n("sync"))),
-        ("own_processor_us_total", us(n("own_processor"))),
+        ("own_processor_us_total", us(own)),
         ("workers", n("workers") as u64),
         ("processors", n("processors") as u64),
         ("torch_loaders", u64::from(torch)),
@@ -102,7 +103,9 @@ pub(super) fn measured(record: &Record) -> Measured {
     let m = Measured::of(&|name| counters.get(name).copied(), None);
     let set = |name: &str| (n("torch") > 0.0).then(|| n(name) > 0.0);
     let settings = Settings { persistent: set("persistent"), pinned: set("pinned"), ..m.settings };
-    Measured { rank: record.words.rank, settings, ..m }
+    let queued: f64 = record.fetches.iter().map(|fetch| fetch.get("delay")).sum();
+    let work = Work { processor_us: m.work.processor_us.saturating_add((queued * 1e6) as u64), ..m.work };
+    Measured { rank: record.words.rank, settings, work, ..m }
 }
 
 /// A sum of `count` times without its few long ones, where those are pauses.
@@ -118,7 +121,7 @@ struct Made {
     batches: f64,
     wall: f64,
     processor: f64,
-    /// Of the wall time, neither computing nor waiting for a processor.
+    /// Part of the wall time: neither computing nor waiting for a processor.
     waiting: f64,
     python: f64,
     compiled: f64,

@@ -1,4 +1,5 @@
-//! Masks in PNG files, as `numpy.asarray(PIL.Image.open(file))` has them: numbers and no colours. A palette's numbers stay
+//! Masks in PNG files, as `numpy.asarray(PIL.Image.open(file))` has them: numbers and no colours. A palette's numbers
+//! stay
 //! what they are; gray of 2 and 4 bits is stretched to a byte, and 1 bit is 0 or 1, as in Pillow.
 
 use std::io::Cursor;
@@ -29,7 +30,8 @@ impl Mask {
     pub fn decode(encoded: &[u8], scratch: &mut Scratch) -> Result<Self> {
         if !encoded.starts_with(b"\x89PNG\r\n\x1a\n") {
             return Err(Error::sample(
-                "a mask must be a PNG of one channel or an array (npy): other formats lose numbers or colour them; save it by Pillow's Image.fromarray(mask).save(\"….png\")",
+                "a mask must be a PNG of one channel or an array (npy): other formats lose numbers or colour them; \
+                save it by Pillow's Image.fromarray(mask).save(\"….png\")",
             ));
         }
         contained("PNG", encoded.len(), scratch, |_| read(encoded))
@@ -51,7 +53,8 @@ fn read(encoded: &[u8]) -> Result<Mask> {
         ColorType::Indexed => true,
         other => {
             return Err(Error::sample(format!(
-                "the mask is {other:?}: one of a number a pixel is needed, gray or with a palette; make one of its colours"
+                "the mask is {other:?}: one of a number a pixel is needed, gray or with a palette; make one of its \
+                colours"
             )));
         }
     };

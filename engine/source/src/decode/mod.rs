@@ -170,7 +170,9 @@ impl Decoder {
         let region = |size: [usize; 2]| match &self.fit {
             None if size == self.size => Ok(Region::whole(size)),
             None => Err(Error::sample(format!(
-                "the image is {} × {} pixels (height × width), this dataset's are {} × {}: open it with resize=({}, {}) or another size, or give its loader a transform that makes one size of all (resize= or scale=) and cache_form=\"encoded\"",
+                "the image is {} × {} pixels (height × width), this dataset's are {} × {}: give the loader \
+                transform=lf.ImageTransform(crop=224, scale=(0.08, 1.0)), with cache_form=\"encoded\" if it has a \
+                cache of decoded images, or open it with resize=({}, {})",
                 size[0], size[1], self.size[0], self.size[1], self.size[0], self.size[1]
             ))),
             Some(Fit::Stretch) => Ok(Region::whole(size)),
@@ -196,7 +198,8 @@ impl Decoder {
         let region = |size: [usize; 2]| match crop.fits(size) {
             true => Ok(crop.region(size, key, id)),
             false => Err(Error::sample(format!(
-                "the image is {} × {} pixels (height × width), smaller than crop=({}, {}): resize images to cover the crop (resize=), crop less, or remove it",
+                "the image is {} × {} pixels (height × width), smaller than crop=({}, {}): resize images to cover \
+                the crop (resize=), crop less, or remove it",
                 size[0],
                 size[1],
                 crop.size()[0],
@@ -318,6 +321,18 @@ pub(crate) fn probe(encoded: &[u8]) -> Result<Head> {
         })
     })?;
     found.ok_or_else(|| Error::internal("an image that was opened and not handed over"))
+}
+
+/// Height and width that a header declares.
+pub(crate) fn size_of(encoded: &[u8]) -> Result<Option<[usize; 2]>> {
+    let (format, mut found) = (Format::of(encoded)?, None);
+    contained(format.name, encoded.len(), &mut Scratch::default(), |_| {
+        (format.open)(encoded, 3, &mut |image| {
+            found = Some(image.head().size());
+            Ok(())
+        })
+    })?;
+    Ok(found)
 }
 
 /// Bytes of a format that do not make an image.

@@ -1,4 +1,4 @@
-//! Arrays in NumPy's format, versions 1 to 3: what the header says, and the numbers behind it.
+//! Arrays in NumPy's format, versions 1 to 3: what the header says, and the numbers after it.
 
 use crate::error::{Error, Result};
 use crate::types::Dtype;

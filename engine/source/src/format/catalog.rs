@@ -97,6 +97,8 @@ pub(crate) struct Catalog {
     /// CRC-32 of every sample, if checksums were asked for; else empty.
     pub(crate) sums: Vec<u32>,
     pub(crate) labels: Vec<i64>,
+    /// Samples have no labels, and are whole files.
+    pub(crate) unlabelled: bool,
     /// Samples that are sparse files, of which a place has what is stored.
     pub(crate) sparse: HashMap<SampleId, Map>,
     /// Where samples have several members each, those that were chosen.

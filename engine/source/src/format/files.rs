@@ -11,6 +11,7 @@ use crate::sample::{Decisions, Fields, Fingerprint, Form, Payload, Source, Traff
 use crate::types::{SampleId, TensorSpec};
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The [`Source`] of folders and shards, local or remote.
 pub(crate) struct Files<R> {
@@ -38,7 +39,7 @@ impl<R: Reader> Files<R> {
                 seen.escaping
             )));
         }
-        let labelled = catalog.members.as_ref().is_none_or(|members| members.labelled);
+        let labelled = !catalog.unlabelled && catalog.members.as_ref().is_none_or(|members| members.labelled);
         if labelled && catalog.labels.len() != catalog.places.len() {
             return Err(Error::internal(format!(
                 "{} labels for {} samples",
@@ -122,6 +123,9 @@ impl<R: Reader> Source for Files<R> {
     fn remote(&self) -> bool {
         self.reader.remote()
     }
+    fn retry_timeout(&self) -> Duration {
+        self.reader.retry_timeout()
+    }
     fn in_turn(&self) -> bool {
         self.reader.in_turn()
     }
@@ -153,6 +157,9 @@ impl<R: Reader> Source for Files<R> {
     }
     fn limit(&self, bytes_per_s: Option<u64>) -> bool {
         self.reader.limit(bytes_per_s)
+    }
+    fn answers(&self) -> Option<(u64, u64)> {
+        self.reader.answers()
     }
     fn requests_ahead(&self) -> usize {
         self.reader.requests_ahead()

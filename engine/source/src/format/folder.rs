@@ -121,13 +121,28 @@ pub(crate) fn catalog(root: &Path, listed: Contents, stop: &Stop) -> Result<Cata
     strangers.add("", &listed.left_out);
     for (label, class) in (0i64..).zip(&listed.directories) {
         let before = catalog.places.len();
-        strangers.shard = None;
-        let above = HashSet::new();
+        let mut shard = None;
+        let mut found = |name: &str, meta: Option<&Metadata>| {
+            match meta.filter(|_| is_image(name)) {
+                None => catalog.ignored.others += 1,
+                Some(meta) => {
+                    let stamp = Stamp::of_file(meta);
+                    catalog.push_file(name, meta.len(), &stamp)?;
+                    if stamp.changed_ns > newest.changed_ns {
+                        newest = stamp;
+                    }
+                }
+            }
+            if is_shard(name) {
+                shard = Some(name.to_owned());
+            }
+            Ok(())
+        };
         let mut walk =
-            Walk { root, catalog: &mut catalog, above, newest: &mut newest, strangers: &mut strangers, stop };
+            Walk { root, found: &mut found, all: false, above: HashSet::new(), strangers: &mut strangers, stop };
         walk.directory(class, 0)?;
         if catalog.places.len() == before {
-            return Err(empty_class(class, &catalog.url, strangers.shard.as_deref()));
+            return Err(empty_class(class, &catalog.url, shard.as_deref()));
         }
         catalog.labels.resize(catalog.places.len(), label);
     }
@@ -137,6 +152,22 @@ pub(crate) fn catalog(root: &Path, listed: Contents, stop: &Stop) -> Result<Cata
     catalog.classes = listed.directories;
     settled(&newest);
     Ok(catalog)
+}
+
+/// The names of all files below `root`, in the order of ids, without hidden ones.
+///
+/// # Errors
+/// `Source` when a directory cannot be read.
+pub(crate) fn below(root: &Path, stop: &Stop) -> Result<Vec<String>> {
+    let (mut names, mut strangers) = (Vec::new(), Strangers::default());
+    let mut found = |name: &str, meta: Option<&Metadata>| {
+        names.extend(meta.map(|_| name.to_owned()));
+        Ok(())
+    };
+    Walk { root, found: &mut found, all: true, above: HashSet::new(), strangers: &mut strangers, stop }
+        .directory("", 0)?;
+    strangers.tell(root);
+    Ok(names)
 }
 
 /// The order of ids, of two files by their paths below the root.
@@ -179,8 +210,6 @@ struct Strangers {
     nowhere: u64,
     not_utf8: u64,
     first: Option<String>,
-    /// A tar shard or Parquet file that lies in the folder of a class.
-    shard: Option<String>,
 }
 
 impl Strangers {
@@ -192,8 +221,7 @@ impl Strangers {
                 Why::NotUtf8 => self.not_utf8 += 1,
             }
             self.first.get_or_insert_with(|| {
-                let slash = if relative.is_empty() { "" } else { "/" };
-                printable(&format!("{relative}{slash}{name} {}", why.said())).into_owned()
+                printable(&format!("{} {}", below_root(relative, name), why.said())).into_owned()
             });
         }
     }
@@ -211,13 +239,19 @@ impl Strangers {
     }
 }
 
+/// A name in the directory `relative`, which is empty for the root.
+fn below_root(relative: &str, name: &str) -> String {
+    if relative.is_empty() { name.to_owned() } else { format!("{relative}/{name}") }
+}
+
 struct Walk<'a> {
     root: &'a Path,
-    catalog: &'a mut Catalog,
+    /// Gets each name below the root, and what is there if that is a file.
+    found: &'a mut dyn FnMut(&str, Option<&Metadata>) -> Result<()>,
+    /// Files that are no images are looked at too.
+    all: bool,
     /// Device and inode of the directories we are in, so that a link to one of them is an error and not a loop.
     above: HashSet<(u64, u64)>,
-    /// Of the file that was written last.
-    newest: &'a mut Stamp,
     strangers: &'a mut Strangers,
     stop: &'a Stop,
 }
@@ -237,32 +271,20 @@ impl Walk<'_> {
         self.strangers.add(relative, &found.left_out);
         for file in &found.files {
             self.stop.check()?;
-            let name = format!("{relative}/{file}");
-            if !is_image(file) {
-                self.catalog.ignored.others += 1;
-                if is_shard(file) {
-                    self.strangers.shard = Some(name);
-                }
+            let name = below_root(relative, file);
+            if !is_image(file) && !self.all {
+                (self.found)(&name, None)?;
                 continue;
             }
-            let path = path.join(file);
-            let Some(meta) = there(&path)? else {
+            let Some(meta) = there(&path.join(file))? else {
                 // It was there a moment ago.
                 self.strangers.add(relative, &[LeftOut { name: file.clone(), why: Why::LeadsNowhere }]);
                 continue;
             };
-            if meta.is_file() {
-                let stamp = Stamp::of_file(&meta);
-                self.catalog.push_file(&name, meta.len(), &stamp)?;
-                if stamp.changed_ns > self.newest.changed_ns {
-                    *self.newest = stamp;
-                }
-            } else {
-                self.catalog.ignored.others += 1;
-            }
+            (self.found)(&name, Some(&meta).filter(|meta| meta.is_file()))?;
         }
         for below in &found.directories {
-            self.directory(&format!("{relative}/{below}"), depth + 1)?;
+            self.directory(&below_root(relative, below), depth + 1)?;
         }
         self.above.remove(&identity);
         Ok(())

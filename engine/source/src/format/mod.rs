@@ -4,6 +4,7 @@
 //! tar/         one shard's members, by walking its headers      index_cache.rs  a shard's index kept on disk
 //! parquet/     rows of Parquet files
 //! folder.rs    a class-per-folder directory                     pattern.rs      {0000..0146} and *
+//! table.rs     files and values that are named one by one: lists, manifests, files of one stem
 //! catalog.rs   names, places, labels of all samples             label.rs        classes from folders or from .cls members
 //! groups.rs    samples of several members: key.jpg, key.txt, key.json      members.rs  where these are
 //! checksums.rs a CRC-32 of every sample                         several.rs      shards at once
@@ -35,7 +36,9 @@ mod records;
 pub(crate) mod runs;
 pub(crate) mod several;
 pub(crate) mod store_reader;
+mod table;
 pub(crate) mod tar;
 
 pub use arrays::Arrays;
 pub use records::{Place, Records};
+pub use table::{Column, Labels, Values, open_table};

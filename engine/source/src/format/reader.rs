@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::error::Result;
 use crate::format::catalog::Catalog;
@@ -31,6 +32,11 @@ pub(crate) trait Reader: Send + Sync {
         false
     }
 
+    /// As [`Source::answers`](crate::sample::Source::answers).
+    fn answers(&self) -> Option<(u64, u64)> {
+        None
+    }
+
     /// As [`Source::requests_ahead`](crate::sample::Source::requests_ahead).
     fn requests_ahead(&self) -> usize {
         0
@@ -56,5 +62,10 @@ pub(crate) trait Reader: Send + Sync {
     /// their checksums itself.
     fn remote(&self) -> bool {
         false
+    }
+
+    /// As [`Source::retry_timeout`](crate::sample::Source::retry_timeout).
+    fn retry_timeout(&self) -> Duration {
+        Duration::ZERO
     }
 }

@@ -162,9 +162,17 @@ impl Reader for StoreReader {
         true
     }
 
+    fn retry_timeout(&self) -> Duration {
+        self.0.store.health.budget()
+    }
+
     fn limit(&self, bytes_per_s: Option<u64>) -> bool {
         self.0.store.limit(bytes_per_s);
         true
+    }
+
+    fn answers(&self) -> Option<(u64, u64)> {
+        self.0.store.answers()
     }
 
     fn requests_ahead(&self) -> usize {

@@ -33,6 +33,6 @@ mod store_open;
 #[cfg(feature = "cloud")]
 mod target;
 
-pub use open::open;
+pub use open::{files_below, open};
 pub use schemes::{SCHEMES, Scheme};
 pub use store_open::open_in;

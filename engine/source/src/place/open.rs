@@ -1,6 +1,6 @@
 //! A URL or path becomes a [`Source`].
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
@@ -17,6 +17,7 @@ use crate::place::store_open;
 use crate::request::file;
 use crate::sample::Source;
 use crate::shown::without_secrets;
+use crate::stop::Stop;
 use crate::wrap::on_disk::OnDisk;
 #[cfg(feature = "cloud")]
 use crate::wrap::pool::InPool;
@@ -49,6 +50,14 @@ pub fn open(url_or_path: &str, options: &OpenOptions) -> Result<Arc<dyn Source>>
         None => Ok(source),
         Some(tier) => Ok(Arc::new(OnDisk::before(source, &place(url_or_path, options)?, tier, None)?)),
     }
+}
+
+/// The names of all files below a directory of this machine, in the order of ids, without hidden ones.
+///
+/// # Errors
+/// `Source` when it, or a directory below, cannot be read.
+pub fn files_below(root: &Path, stop: &Stop) -> Result<Vec<String>> {
+    folder::below(root, stop)
 }
 
 /// What tells names of samples apart that are equal in two places: the store, or where relative paths begin.

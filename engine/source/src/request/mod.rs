@@ -12,6 +12,7 @@
 //! pages.rs     the pages of a listing: tokens, and names that no path takes
 //! ```
 
+mod answers;
 pub(crate) mod changed;
 mod chaos;
 pub(crate) mod failure;
@@ -37,4 +38,4 @@ mod store_whole;
 pub(crate) mod whole;
 
 pub use flow::Flow;
-pub use retry::AGAIN;
+pub use retry::again;

@@ -34,7 +34,7 @@ const FIRST_REQUEST: Duration = Duration::from_secs(7);
 /// A longer `timeout` says that the store is as slow as that.
 const USUAL_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often an answer that is wrong is asked for again, within the budget.
-pub const AGAIN: u32 = 3;
+const AGAIN: u32 = 3;
 
 /// What a failed request means for the next.
 #[derive(Debug)]
@@ -141,12 +141,8 @@ impl Health {
                 }
                 Err(Failure::Again(error)) => {
                     self.answered();
-                    let pause = jittered(backoff(wrong));
-                    let spent = started - *first.get_or_insert(started) + pause;
-                    // Once more in any case.
-                    if wrong >= AGAIN || (wrong > 0 && spent > self.budget) {
-                        return Err(error);
-                    }
+                    let spent = started - *first.get_or_insert(started);
+                    let Some(pause) = again(wrong, spent, self.budget) else { return Err(error) };
                     wrong += 1;
                     tracing::debug!(error = %error, wrong, "asking again");
                     drop(turn);
@@ -211,6 +207,11 @@ impl Health {
 
     fn budget_now(&self) -> Duration {
         self.budget_of(&self.state.lock())
+    }
+
+    /// Time in which a request gets an answer, or is given up.
+    pub(crate) fn budget(&self) -> Duration {
+        self.budget
     }
 
     /// Whether nothing failed since the last answer.
@@ -289,6 +290,13 @@ impl Health {
             if unknown { "give a timeout of more than 30 s if it is that slow" } else { "raise retry_timeout" }
         ))
     }
+}
+
+/// The pause before an answer is asked for again that was wrong, and wrong `wrong` times before; `None`: no more. It was
+/// asked for first so long ago as is `spent`, and once more it is in any case.
+pub fn again(wrong: u32, spent: Duration, budget: Duration) -> Option<Duration> {
+    let pause = jittered(backoff(wrong));
+    (wrong < AGAIN && (wrong == 0 || spent + pause <= budget)).then_some(pause)
 }
 
 fn backoff(number: u32) -> Duration {

@@ -20,6 +20,7 @@ use tokio::sync::Semaphore;
 use crate::error::{Error, Result};
 use crate::options::OpenOptions;
 use crate::process::Process;
+use crate::request::answers::Answers;
 use crate::request::changed::changed;
 use crate::request::changed::short_read;
 use crate::request::chaos::{Chaos, Fault};
@@ -52,6 +53,7 @@ pub(crate) struct Store {
     pub(crate) link: Link,
     /// Unless nothing is to be asked twice.
     hedge: Option<Hedge>,
+    answers: Answers,
     chaos: Option<Chaos>,
     /// Of a plain web server: it may give no parts of objects.
     pub(crate) wholes: Option<Wholes>,
@@ -96,6 +98,7 @@ impl Store {
             timeout: options.timeout,
             link: Link::new(options.timeout),
             hedge: hedged.then(Hedge::default),
+            answers: Answers::default(),
             chaos: options.chaos.map(|seed| Chaos::new(seed, options.timeout.is_some())),
             wholes: maker.is_web().then(|| Wholes::new(options)).transpose()?,
             stop: options.stop.clone(),
@@ -120,6 +123,11 @@ impl Store {
     /// What is worth reading from here, as far as it is known, where `lanes` requests run side by side.
     pub(crate) fn worth(&self, lanes: usize) -> Worth {
         self.link.worth(lanes, self.pacer.bytes_per_s())
+    }
+
+    /// As [`Source::answers`](crate::sample::Source::answers).
+    pub(crate) fn answers(&self) -> Option<(u64, u64)> {
+        self.answers.quantiles()
     }
 
     /// Sets the most bytes a second that come from here, for requests under way too; `None`: no limit.
@@ -252,6 +260,7 @@ impl Store {
             wholes.learn(true);
         }
         let (first_byte, before) = (started.elapsed(), self.link.brought());
+        self.answers.learn(first_byte);
         let GetResult { payload, meta, .. } = answer;
         let file = match payload {
             GetResultPayload::File(file, _) => file,

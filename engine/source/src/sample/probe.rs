@@ -1,9 +1,10 @@
-//! The shape of a dataset's images, by its first one that decodes.
+//! The shape of a dataset's images, by its first one that decodes; sizes of some others, by their headers.
 
 use std::ops::ControlFlow;
 
+use super::payload::picture_and_tail;
 use super::{Form, Source};
-use crate::decode::{Decoder, ImageMode, Resize, probe};
+use crate::decode::{Decoder, ImageMode, Resize, probe, size_of};
 use crate::error::{Error, Result};
 use crate::types::SampleId;
 
@@ -44,4 +45,23 @@ impl Decoder {
         )
         .because(e))
     }
+}
+
+/// Height and width of `most` images at most, spread evenly over `source`. Those that cannot be read are left out. None
+/// where looking costs more than a read of a local file each.
+pub fn sizes(source: &dyn Source, most: usize) -> Vec<[usize; 2]> {
+    let Form::Images { tailed } = *source.form() else { return Vec::new() };
+    if !(source.in_turn() && source.sized()) {
+        return Vec::new();
+    }
+    let (samples, count) = (source.len(), most.min(source.len()));
+    let ids: Vec<SampleId> = (0..count).map(|k| (k * samples / count) as SampleId).collect();
+    let mut found = Vec::with_capacity(count);
+    source.fetch(&ids, &mut |_, payload| {
+        let size =
+            payload.and_then(|payload| size_of(if tailed { picture_and_tail(payload.data)?.0 } else { payload.data }));
+        found.extend(size.ok().flatten());
+        ControlFlow::Continue(())
+    });
+    found
 }

@@ -31,6 +31,20 @@ fn rows_in_files_keep_the_promises() {
     }
 }
 
+#[test]
+fn files_of_a_list_keep_the_promises() {
+    let root = tempfile::tempdir().unwrap();
+    let paths = (0..SAMPLES).map(|id| {
+        fs::write(root.path().join(format!("{id}.png")), bytes_of(id)).unwrap();
+        format!("{id}.png")
+    });
+    let column = Column { name: "image".to_owned(), kind: PieceKind::Picture, values: Values::Files(paths.collect()) };
+    let labels = Labels { labels: (0..i64::from(SAMPLES)).collect(), classes: Vec::new() };
+    let options = OpenOptions::default();
+    let source = open_table("a list".to_owned(), root.path().to_owned(), vec![column], Some(labels), &options);
+    source_keeps_its_promises(&*source.unwrap());
+}
+
 /// All samples as rows of Parquet files below `root`: several pages in several row groups, with a dictionary and
 /// without, in one file or two.
 #[cfg(feature = "parquet")]

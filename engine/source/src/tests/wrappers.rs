@@ -149,6 +149,9 @@ impl Source for Odd {
     fn remote(&self) -> bool {
         true
     }
+    fn retry_timeout(&self) -> Duration {
+        Duration::from_secs(self.number)
+    }
     fn in_turn(&self) -> bool {
         true
     }
@@ -243,6 +246,7 @@ fn answers_as_what_it_wraps(wrapper: &dyn Source, places: &Places, wrapped: &[Ar
     assert_eq!((wrapper.pieces(), wrapper.classes()), (first.pieces(), first.classes()));
     let same = (wrapper.sized(), wrapper.in_memory(), wrapper.remote(), wrapper.in_turn());
     assert_eq!(same, (first.sized(), first.in_memory(), first.remote(), first.in_turn()));
+    assert_eq!(wrapper.retry_timeout(), wrapped.iter().map(|odd| odd.retry_timeout()).max().unwrap());
     let labels: Vec<i64> = places.iter().map(|(odd, id)| odd.labels[*id as usize]).collect();
     assert_eq!(wrapper.labels(), Some(&labels[..]));
     for (id, (odd, inner)) in (0..).zip(places) {

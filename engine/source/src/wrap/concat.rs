@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use lossfeed_disk::Numbers;
 
@@ -196,6 +197,9 @@ impl Source for Concat {
     fn remote(&self) -> bool {
         self.parts.iter().any(|part| part.remote())
     }
+    fn retry_timeout(&self) -> Duration {
+        self.parts.iter().map(|part| part.retry_timeout()).max().unwrap_or_default()
+    }
     /// Summed over the parts. Folders are counted as they are: parts that share one show its bytes once each, at most
     /// the largest is told.
     fn disk(&self) -> Option<Numbers> {
@@ -262,6 +266,10 @@ impl Source for Concat {
     /// Of several stores each has a limit of its own.
     fn limit(&self, _: Option<u64>) -> bool {
         false
+    }
+    /// Those of the slowest part.
+    fn answers(&self) -> Option<(u64, u64)> {
+        self.parts.iter().filter_map(|part| part.answers()).max_by_key(|&(_, p99)| p99)
     }
     fn requests_ahead(&self) -> usize {
         self.parts.iter().map(|part| part.requests_ahead()).sum()

@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lossfeed_disk::{Disk, Key, Policy, ReadAt, Settings, Wanted};
+use lossfeed_disk::{Disk, Flight, Key, Policy, ReadAt, Settings, Wanted, Whose};
 use sha2::{Digest, Sha256};
 
 use crate::error::Result;
@@ -107,6 +107,14 @@ impl Tier for OnDisk {
             took_us: reads.took.as_micros() as u64,
             unfinished: reads.unfinished,
         }
+    }
+
+    fn flight(&self) -> Option<Flight> {
+        self.disk.flight()
+    }
+
+    fn claim(&self, flight: &mut Flight, ids: &[SampleId], stopped: &dyn Fn() -> bool) -> Vec<Whose> {
+        flight.claim(&ids.iter().map(|&id| self.key(id)).collect::<Vec<_>>(), stopped)
     }
 
     fn offer(&self, id: SampleId, cost: Duration, data: &[u8]) {

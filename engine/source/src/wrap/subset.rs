@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use lossfeed_disk::Numbers;
 
@@ -154,6 +155,9 @@ impl Source for Subset {
     fn remote(&self) -> bool {
         self.inner.remote()
     }
+    fn retry_timeout(&self) -> Duration {
+        self.inner.retry_timeout()
+    }
     fn in_turn(&self) -> bool {
         self.inner.in_turn()
     }
@@ -189,6 +193,9 @@ impl Source for Subset {
     }
     fn limit(&self, bytes_per_s: Option<u64>) -> bool {
         self.inner.limit(bytes_per_s)
+    }
+    fn answers(&self) -> Option<(u64, u64)> {
+        self.inner.answers()
     }
     fn requests_ahead(&self) -> usize {
         self.inner.requests_ahead()

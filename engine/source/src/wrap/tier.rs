@@ -8,7 +8,7 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use lossfeed_disk::Numbers;
+use lossfeed_disk::{Flight, Numbers, Whose};
 
 use crate::error::{Error, Result};
 use crate::sample::{PoolNumbers, Source};
@@ -51,6 +51,16 @@ pub(crate) trait Tier: Send + Sync {
         stopped: &dyn Fn() -> bool,
         sink: &mut dyn FnMut(usize, &[u8]) -> ControlFlow<()>,
     ) -> Outcome;
+
+    /// A call that is to fetch samples, where other processes share the tier: see [`Self::claim`].
+    fn flight(&self) -> Option<Flight> {
+        None
+    }
+
+    /// Claims the fetches of `ids`, as [`Flight::claim`].
+    fn claim(&self, _: &mut Flight, ids: &[SampleId], _stopped: &dyn Fn() -> bool) -> Vec<Whose> {
+        vec![Whose::Ours; ids.len()]
+    }
 
     /// A sample was fetched, which took `cost`. Advice: it may be kept.
     fn offer(&self, id: SampleId, cost: Duration, data: &[u8]);

@@ -5,12 +5,13 @@
 //!
 //! Lock: guards the circuit breaker; held when a call begins or ends, never across I/O.
 
+use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use lossfeed_disk::Numbers;
+use lossfeed_disk::{Numbers, Whose};
 use lossfeed_sync::Mutex;
 
 use crate::error::Result;
@@ -145,25 +146,26 @@ impl<T: Tier> Tiered<T> {
         }
     }
 
-    /// Answers from the tier what is there. What is left, by position.
+    /// Answers from the tier what it has of the positions `open`, ascending. What is left of them.
     fn ask_tier(
         &self,
         stopped: &dyn Fn() -> bool,
         ids: &[SampleId],
+        open: &[usize],
         sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
     ) -> ControlFlow<(), Vec<usize>> {
         let leave = self.circuit.lock().ask(self.now_us());
         let mut call = Call { tiered: self, leave, outcome: Outcome::default() };
         let mut answered = vec![false; ids.len()];
         let asked: Vec<usize> = match leave {
-            Leave::All => (0..ids.len()).collect(),
+            Leave::All => open.to_vec(),
             Leave::Probe => {
                 let there = |&k: &usize| ids.get(k).is_some_and(|&id| self.tier.may_have(id));
-                (0..ids.len()).filter(there).take(PROBE_SAMPLES).collect()
+                open.iter().copied().filter(there).take(PROBE_SAMPLES).collect()
             }
             Leave::Nothing => Vec::new(),
         };
-        self.skipped.fetch_add((ids.len() - asked.len()) as u64, Relaxed);
+        self.skipped.fetch_add((open.len() - asked.len()) as u64, Relaxed);
         let mut flow = ControlFlow::Continue(());
         if !asked.is_empty() {
             let wanted: Vec<SampleId> = asked.iter().filter_map(|&k| ids.get(k).copied()).collect();
@@ -182,7 +184,54 @@ impl<T: Tier> Tiered<T> {
         }
         drop(call);
         flow?;
-        ControlFlow::Continue((0..ids.len()).filter(|&k| answered.get(k) == Some(&false)).collect())
+        ControlFlow::Continue(open.iter().copied().filter(|&k| answered.get(k) == Some(&false)).collect())
+    }
+
+    /// Has the positions `left` fetched once among all who share the tier: it fetches what no other process does, and then
+    /// waits for the others.
+    fn ask_all(
+        &self,
+        request_bytes: u64,
+        stopped: &dyn Fn() -> bool,
+        ids: &[SampleId],
+        mut left: Vec<usize>,
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+    ) -> Traffic {
+        let mut traffic = Traffic::default();
+        let flow = Cell::new(ControlFlow::Continue(()));
+        let mut sink = |k: usize, answer: Result<Payload<'_>>| {
+            flow.set(sink(k, answer));
+            flow.get()
+        };
+        let mut flight = if self.state() == State::Closed { self.tier.flight() } else { None };
+        while !left.is_empty() {
+            let wanted: Vec<SampleId> = left.iter().filter_map(|&k| ids.get(k).copied()).collect();
+            let whose = flight.as_mut().map(|flight| self.tier.claim(flight, &wanted, stopped)).unwrap_or_default();
+            if flight.is_some() && stopped() {
+                break;
+            }
+            let of = |who: Whose| {
+                let whose = whose.iter().copied().chain(std::iter::repeat(Whose::Ours));
+                left.iter().zip(whose).filter(move |(_, w)| *w == who).map(|(&k, _)| k).collect::<Vec<usize>>()
+            };
+            let (mut ours, there, theirs) = (of(Whose::Ours), of(Whose::There), of(Whose::Theirs));
+            if !there.is_empty() {
+                match self.ask_tier(stopped, ids, &there, &mut sink) {
+                    // What cannot be read is fetched.
+                    ControlFlow::Continue(rest) => ours.extend(rest),
+                    ControlFlow::Break(()) => break,
+                }
+                ours.sort_unstable();
+            }
+            if !ours.is_empty() {
+                traffic += self.ask_source(request_bytes, stopped, ids, &ours, &mut sink);
+            }
+            left = theirs;
+            if flow.get().is_break() {
+                break;
+            }
+        }
+        traffic
     }
 
     /// Fetches the positions that are left, and offers what comes to the tier.
@@ -303,6 +352,9 @@ impl<T: Tier> Source for Tiered<T> {
     fn remote(&self) -> bool {
         self.source.remote()
     }
+    fn retry_timeout(&self) -> Duration {
+        self.source.retry_timeout()
+    }
     fn in_turn(&self) -> bool {
         self.source.in_turn()
     }
@@ -317,6 +369,9 @@ impl<T: Tier> Source for Tiered<T> {
     }
     fn limit(&self, bytes_per_s: Option<u64>) -> bool {
         self.source.limit(bytes_per_s)
+    }
+    fn answers(&self) -> Option<(u64, u64)> {
+        self.source.answers()
     }
     fn requests_ahead(&self) -> usize {
         self.source.requests_ahead()
@@ -348,11 +403,10 @@ impl<T: Tier> Source for Tiered<T> {
             // The tier's threads and locks are the parent's.
             return self.source.fetch_by(request_bytes, stopped, ids, sink);
         }
-        match self.ask_tier(stopped, ids, sink) {
-            ControlFlow::Continue(left) if !left.is_empty() => {
-                self.ask_source(request_bytes, stopped, ids, &left, sink)
-            }
-            _ => Traffic::default(),
+        let all: Vec<usize> = (0..ids.len()).collect();
+        match self.ask_tier(stopped, ids, &all, sink) {
+            ControlFlow::Continue(left) => self.ask_all(request_bytes, stopped, ids, left, sink),
+            ControlFlow::Break(()) => Traffic::default(),
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The parts of a loss: what a wait was for, and which rank holds the others up.
 
 use super::measured::Measured;
-use super::rules::{BEHIND_SHARE, STEP_FLOOR_US};
+use super::rules::{SLOWER_SHARE, STEP_FLOOR_US};
 
-/// What time was lost to.
+/// The cause of lost time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cause {
     /// Reading: the store, the network, the disk.
@@ -25,7 +25,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// As screens and JSON have it.
+    /// Its name on screens and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Cause::Source => "source",
@@ -72,7 +72,7 @@ pub(super) fn waits(m: &Measured) -> Vec<(Cause, f64)> {
 }
 
 /// A rank that holds the others up.
-pub(super) struct Behind {
+pub(super) struct SlowRank {
     /// Its place among the ranks.
     pub(super) at: usize,
     /// Its own time a step (µs).
@@ -87,7 +87,7 @@ pub(super) struct Behind {
 ///
 /// Ranks that step together take equally long: the fast ones wait in backward passes and collectives. A rank's own time
 /// is its step without what it spends there more than the rank that spends least.
-pub(super) fn behind(ranks: &[Measured]) -> Option<Behind> {
+pub(super) fn slow_rank(ranks: &[Measured]) -> Option<SlowRank> {
     if ranks.len() < 2 {
         return None;
     }
@@ -102,7 +102,7 @@ pub(super) fn behind(ranks: &[Measured]) -> Option<Behind> {
     let (at, middle) = (*order.last()?, &ranks[order[(ranks.len() - 1) / 2]]);
     let worst = &ranks[at];
     let gap = own(worst) - own(middle);
-    if gap < STEP_FLOOR_US || gap < BEHIND_SHARE * worst.step_us() || gap <= lost(middle) {
+    if gap < STEP_FLOOR_US || gap < SLOWER_SHARE * worst.step_us() || gap <= lost(middle) {
         return None;
     }
     let differs = |of: fn(&Measured) -> u64| a_step(worst, of(worst) as f64) - a_step(middle, of(middle) as f64);
@@ -114,5 +114,5 @@ pub(super) fn behind(ranks: &[Measured]) -> Option<Behind> {
     } else {
         Cause::Compute
     };
-    Some(Behind { at, own_us: own(worst), middle_us: own(middle), cause })
+    Some(SlowRank { at, own_us: own(worst), middle_us: own(middle), cause })
 }

@@ -6,7 +6,8 @@ use super::remedy;
 use super::rules::{self, Word};
 use super::what_if::{self, WhatIf};
 
-/// A number behind a verdict. The name ends in its unit: `_seconds`, `_ratio` (0 to 1), `_bytes`; else it is a count.
+/// A number that a verdict rests on. The name ends in its unit: `_seconds`, `_ratio` (0 to 1), `_bytes`; others are
+/// counts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Evidence {
     /// Its name.
@@ -24,7 +25,7 @@ pub struct Verdict {
     pub cause: Option<Cause>,
     /// The rank that it is about: the worst one, where there are several.
     pub rank: Option<u32>,
-    /// The numbers behind it.
+    /// The numbers that it rests on.
     pub evidence: Vec<Evidence>,
     /// The second cause and its share of the loss, where the first explains less than 80 %.
     pub also: Option<(Cause, f64)>,
@@ -32,7 +33,7 @@ pub struct Verdict {
     pub why: String,
     /// The one thing to change, as a line to write. `None`: nothing is wrong, or no setting is known to help.
     pub next: Option<String>,
-    /// What changes would bring.
+    /// The effects of changes.
     pub what_if: Vec<WhatIf>,
 }
 
@@ -74,7 +75,7 @@ fn incomplete(steps: u64) -> Verdict {
 }
 
 fn rank_behind(ranks: &[Measured]) -> Option<Verdict> {
-    let found = cause::behind(ranks)?;
+    let found = cause::slow_rank(ranks)?;
     let slow = &ranks[found.at];
     let why = format!(
         "rank {} takes {} a step of its own, the middle rank {}: the others wait for it ({})",
@@ -135,7 +136,10 @@ fn is_input(m: &Measured, waited: f64) -> bool {
     let a_step = m.pace_wait_us() as f64 / m.steps as f64;
     let a_sample = m.pace_wait_us() as f64 / m.samples.max(1) as f64;
     let cheap = m.samples > 0 && a_sample < rules::SAMPLE_FLOOR_US && a_step < rules::STEP_CEILING_US;
-    waited >= rules::WAIT_SHARE && a_step >= rules::STEP_FLOOR_US && !cheap
+    let handed = cause::waits(m).iter().find(|(cause, _)| *cause == Cause::Handover).map_or(0.0, |(_, us)| *us);
+    let made = a_step - handed / m.steps as f64;
+    let long = made >= rules::STEP_FLOOR_US || a_step >= rules::HANDOVER_FLOOR_US;
+    waited >= rules::WAIT_SHARE && long && !cheap
 }
 
 /// The share of the time that first batches take longer than others, the run's first pass apart: a run starts once.

@@ -17,7 +17,7 @@ pub enum Loader {
 pub struct Wait {
     /// All waits.
     pub total_us: u64,
-    /// Of these, waits for the first batch of a pass.
+    /// Part of them: for the first batch of a pass.
     pub first_us: u64,
     /// Reading: the store, the network, the disk.
     pub source_us: u64,
@@ -35,14 +35,14 @@ pub struct Wait {
     pub handover_us: u64,
 }
 
-/// What the loader's threads or processes did, summed over them.
+/// The work of the loader's threads or processes, summed over them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Work {
     /// Batches made.
     pub batches: u64,
     /// Time it took (µs).
     pub total_us: u64,
-    /// Processor time of that (µs).
+    /// Processor time of that, with the waits for a processor where those are known (µs).
     pub processor_us: u64,
 }
 
@@ -87,7 +87,7 @@ pub struct Settings {
 pub struct Measured {
     /// The rank.
     pub rank: u32,
-    /// What feeds it.
+    /// Its loader.
     pub loader: Loader,
     /// Batches taken.
     pub steps: u64,
@@ -99,17 +99,17 @@ pub struct Measured {
     pub wait: Wait,
     /// Time between batches.
     pub busy_us: u64,
-    /// Of the busy time, copies to the device.
+    /// Part of the busy time: copies to the device.
     pub copies_us: u64,
-    /// Of these, copies from memory that is not pinned.
+    /// Part of the copies: from memory that is not pinned.
     pub pageable_us: u64,
     /// Time the GPU computed, by its own clock; 0: unknown.
     pub compute_us: u64,
-    /// Of the busy time, backward passes and collectives, in which ranks wait for each other; 0: unknown.
+    /// Part of the busy time: backward passes and collectives, in which ranks wait for each other; 0: unknown.
     pub sync_us: u64,
     /// Processor time of the training thread.
     pub own_processor_us: u64,
-    /// What the loader did.
+    /// Its loader's work.
     pub work: Work,
     /// Its cache.
     pub cache: Cache,
@@ -121,7 +121,7 @@ pub struct Measured {
     pub store_p50_us: u64,
     /// 99 of 100 did; 0: unknown.
     pub store_p99_us: u64,
-    /// What is set.
+    /// The settings in force.
     pub settings: Settings,
 }
 

@@ -6,7 +6,7 @@ use super::what_if::{WhatIf, size};
 
 /// For a rank that waits for its input; `best` is the first of the changes that were modelled.
 pub(super) fn of_input(m: &Measured, cause: Cause, best: Option<&WhatIf>) -> Option<String> {
-    let value = best.filter(|then| then.change.contains('→')).map(|then| then.value);
+    let value = best.filter(|then| !then.setting.is_empty()).map(|then| then.value);
     match (m.loader, cause, value) {
         (_, Cause::Slot, _) => Some("keep no batch longer than its step: clone what you keep".to_owned()),
         (Loader::Torch, _, Some(workers)) => Some(format!("DataLoader(…, num_workers={workers})")),

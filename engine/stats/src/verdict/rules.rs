@@ -1,4 +1,4 @@
-//! The words of a verdict and the limits behind them, as data: the docs print this table.
+//! The words of a verdict and their limits, as data: the docs print this table.
 
 /// A verdict in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -22,7 +22,7 @@ pub enum Word {
 }
 
 impl Word {
-    /// As screens and JSON have it.
+    /// Its name on screens and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Word::Incomplete => "incomplete",
@@ -51,7 +51,7 @@ pub struct Rule {
     pub when: &'static str,
     /// The numbers shown with it.
     pub evidence: &'static str,
-    /// What the line to write is about.
+    /// The subject of the line to write.
     pub next: &'static str,
 }
 
@@ -63,15 +63,17 @@ pub(super) const WAIT_SHARE: f64 = 0.10;
 pub(super) const COPY_SHARE: f64 = 0.15;
 /// Shorter losses a step (µs) are the loop's own overhead.
 pub(super) const STEP_FLOOR_US: f64 = 1000.0;
+/// Waits for the hand-over alone count from so much a step (µs): what a worker process costs.
+pub(super) const HANDOVER_FLOOR_US: f64 = 5000.0;
 /// Below this a sample (µs) and [`STEP_CEILING_US`] a step, a wait is the price of indexing samples in memory.
 pub(super) const SAMPLE_FLOOR_US: f64 = 15.0;
 /// See [`SAMPLE_FLOOR_US`].
 pub(super) const STEP_CEILING_US: f64 = 5000.0;
 /// Share of a step by which a rank must be slower than the middle one.
-pub(super) const BEHIND_SHARE: f64 = 0.10;
+pub(super) const SLOWER_SHARE: f64 = 0.10;
 /// Share of the scored samples whose scores came too late or were lost.
 pub(super) const LATE_SHARE: f64 = 0.10;
-/// A first cause that explains so much stands alone.
+/// A first cause that explains so much is named alone.
 pub(super) const EXPLAINS: f64 = 0.80;
 /// Share of the step that computing must take.
 pub(super) const COMPUTE_SHARE: f64 = 0.90;
@@ -94,15 +96,16 @@ pub const RULES: [Rule; 8] = [
     },
     Rule {
         word: Word::CacheSmall,
-        when: "as input-bound, most of it reading, with a full cache, and at least 30 % of the reads repeat earlier ones",
+        when: "as input-bound, most of it reading, with a full cache, and at least 30 % of the reads repeat earlier \
+               ones",
         evidence: "wait, hits, the cache's limit, the dataset's size",
         next: "a larger `cache=`",
     },
     Rule {
         word: Word::InputBound,
-        when: "waits for batches, without the first of each pass, take at least 10 % of the time and 1 ms a step; or the \
-               first batches of later passes take 10 %. Less than 15 µs a sample and 5 ms a step is the price of samples \
-               in memory",
+        when: "waits for batches, without the first of each pass, take at least 10 % of the time and 1 ms a step; or \
+               the first batches of later passes take 10 %. Less than 5 ms a step for the hand-over alone, or with \
+               less than 15 µs a sample, is the price of samples in memory",
         evidence: "wait by cause: source, decode, python, hand-over, pass start",
         next: "workers, processes, cache or pass start, whichever the cause needs and is not set",
     },

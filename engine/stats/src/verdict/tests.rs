@@ -44,6 +44,10 @@ fn what_a_loop_costs_anyway_is_no_bottleneck() {
     assert_eq!(title(&[rank(900, 300)]), "ok", "a tiny model");
     assert_eq!(title(&[Measured { samples: 25_600, ..rank(3_000, 500) }]), "ok", "12 µs a sample: indexing memory");
     assert_eq!(title(&[rank(2_000, 500)]), "input-bound (source)");
+    let handed =
+        |us| Measured { wait: Wait { total_us: 100 * us, handover_us: 100 * us, ..Wait::default() }, ..rank(us, 500) };
+    assert_eq!(title(&[handed(4_000)]), "ok", "what a worker process costs");
+    assert_eq!(title(&[handed(6_000)]), "input-bound (hand-over)");
     assert_eq!(title(&[rank(1_000, 9_500)]), "ok", "under a tenth");
 }
 
@@ -62,8 +66,8 @@ fn workers_are_proposed_as_many_as_keep_up_and_never_fewer_than_there_are() {
     // Making a batch takes 60 ms, the training 10.
     let m = Measured { work: Work { batches: 100, total_us: 6_000_000, processor_us: 0 }, ..rank(50_000, 10_000) };
     let verdict = judge(&[m]);
-    assert_eq!(verdict.next.as_deref(), Some("DataLoader(…, num_workers=6)"));
-    assert_eq!(verdict.what_if[0].change, "num_workers 1 → 6");
+    assert_eq!(verdict.next.as_deref(), Some("DataLoader(…, num_workers=7)"));
+    assert_eq!(verdict.what_if[0].change, "num_workers 1 → 7");
     assert!((verdict.what_if[0].then_us - 10_000.0).abs() < 1.0, "{:?}", verdict.what_if);
     let bound = &verdict.what_if[1];
     assert_eq!((bound.basis, bound.then_us), (Basis::Measured, 10_000.0));
@@ -129,12 +133,15 @@ fn a_cache_is_small_when_it_is_full_and_reads_repeat() {
         distinct: 1000,
         dataset: 40 << 10,
     };
-    let m = Measured { loader: Loader::Lossfeed, cache, ..rank(10_000, 10_000) };
+    let m = Measured { loader: Loader::Lossfeed, cache, passes: 4, ..rank(10_000, 10_000) };
     let verdict = judge(&[m]);
     assert_eq!(verdict.title(), "cache-small (source)");
     assert_eq!(verdict.next.as_deref(), Some("Loader(…, cache=\"26GiB\")"), "{:?}", verdict.what_if);
     assert_eq!(verdict.what_if[0].change, "cache 8GiB → 26GiB");
-    assert!((verdict.what_if[0].then_us - 10_000.0).abs() < 1500.0, "{:?}", verdict.what_if);
+    // 25 ms a step without any hit, 10 ms of them busy: the mean of a cold pass and three others.
+    assert!((verdict.what_if[0].then_us - 13_750.0).abs() < 500.0, "{:?}", verdict.what_if);
+    let once = judge(&[Measured { passes: 1, ..m }]);
+    assert!((once.what_if[0].then_us - 10_000.0).abs() < 500.0 && once.what_if[0].change.contains("second pass"));
     let cold = Measured { cache: Cache { distinct: 2560, ..cache }, ..m };
     assert_eq!(title(&[cold]), "input-bound (source)", "every read is a first one");
     let whole = Cache { capacity_bytes: 80 << 30, used_bytes: 3 << 30, ..cache };
@@ -164,7 +171,7 @@ fn the_rank_that_holds_the_others_up_is_named_with_the_part_that_differs() {
     let ranks = [of(0, timed(rank(0, 30_000), 5_000)), of(1, timed(rank(0, 30_000), 20_000))];
     let verdict = judge(&ranks);
     assert_eq!((verdict.title(), verdict.rank), ("rank-behind (compute)".to_owned(), Some(0)));
-    // Both wait alike: no rank is behind, and the worst one is judged.
+    // Both wait alike: none is slower, and the worst one is judged.
     let verdict = judge(&[of(0, rank(10_000, 10_000)), of(1, rank(12_500, 10_000))]);
     assert_eq!((verdict.title(), verdict.rank), ("input-bound (source)".to_owned(), Some(1)));
     assert_eq!(judge(&[of(0, rank(0, 20_000)), of(1, rank(0, 20_000))]).word, Word::Ok);
@@ -174,7 +181,7 @@ fn the_rank_that_holds_the_others_up_is_named_with_the_part_that_differs() {
 fn a_python_dataset_of_ours_is_told_to_use_processes() {
     let mut m = Measured { loader: Loader::Lossfeed, ..rank(40_000, 10_000) };
     m.settings.processes = Some(0);
-    assert_eq!(judge(&[m]).next.as_deref(), Some("lf.open(dataset, processes=5)"));
+    assert_eq!(judge(&[m]).next.as_deref(), Some("lf.open(dataset, processes=6)"));
     m.work.processor_us = m.work.total_us;
     assert_eq!(title(&[m]), "input-bound (python)");
 }
@@ -210,4 +217,13 @@ fn every_word_has_a_row_and_every_row_says_when() {
         let row = RULES.iter().find(|rule| rule.word == word).unwrap();
         assert!(!row.when.is_empty() && row.next.is_empty() != word.is_wrong(), "{}", word.name());
     }
+}
+
+#[test]
+fn the_page_for_users_has_this_table() {
+    let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../pybind/docs/why.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let rows = RULES.map(|r| format!("| `{}` | {} | {} | {} |", r.word.name(), r.when, r.evidence, r.next));
+    let table = rows.map(|row| row.replace(" |  |", " | |")).join("\n");
+    assert!(page.contains(&table), "pybind/docs/why.md lacks:\n{table}");
 }

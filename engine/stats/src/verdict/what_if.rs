@@ -1,8 +1,9 @@
-//! What a change would bring: the step after it, from the times before it.
+//! The effect of a change: the step after it, from the times before it.
 
 use super::cause::Cause;
 use super::judge::share;
 use super::measured::{Loader, Measured};
+use super::rules::FULL;
 
 /// The origin of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,7 +15,7 @@ pub enum Basis {
 }
 
 impl Basis {
-    /// As screens and JSON have it.
+    /// Its name on screens and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Basis::Measured => "measured",
@@ -26,24 +27,28 @@ impl Basis {
 /// A change, and the step after it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WhatIf {
-    /// The setting, in words: `num_workers 2 → 6`.
+    /// The change in words: `num_workers 2 → 6`.
     pub change: String,
-    /// The setting's new value; 0 where the change is none.
+    /// The keyword that changes; empty where the change is none.
+    pub setting: &'static str,
+    /// Its new value; 0 where there is none.
     pub value: u64,
     /// Step now (µs).
     pub step_us: f64,
     /// Step then (µs).
     pub then_us: f64,
-    /// Where `then_us` comes from.
+    /// The origin of `then_us`.
     pub basis: Basis,
 }
 
 /// More workers than this are not proposed.
 const WORKERS_MAX: u64 = 32;
+/// Workers are planned for batches that take so many times as long.
+const SPARE: f64 = 1.15;
 /// A change must save so much of the step.
 const WORTH: f64 = 0.05;
 
-/// What would change for a rank that waits for its input; best first.
+/// Changes for a rank that waits for its input, best first.
 pub(super) fn input(m: &Measured, cause: Cause) -> Vec<WhatIf> {
     let found = match (m.loader, cause) {
         (_, Cause::Slot) => None,
@@ -68,7 +73,7 @@ fn no_wait(m: &Measured) -> Vec<WhatIf> {
 pub(super) fn without(m: &Measured, us: f64, change: &str) -> Vec<WhatIf> {
     let step_us = m.step_us();
     let then_us = step_us - us / m.steps.max(1) as f64;
-    vec![WhatIf { change: change.to_owned(), value: 0, step_us, then_us, basis: Basis::Modelled }]
+    vec![WhatIf { change: change.to_owned(), setting: "", value: 0, step_us, then_us, basis: Basis::Modelled }]
 }
 
 /// All ranks as fast as the middle one.
@@ -110,10 +115,11 @@ impl Step {
     }
 
     /// The change from `now` to `then` workers. What the model does not explain stays as it is.
-    fn change(&self, setting: &str, now: u64, then: u64) -> WhatIf {
+    fn change(&self, setting: &'static str, now: u64, then: u64) -> WhatIf {
         let unexplained = (self.now - self.with(now)).max(0.0).min(0.2 * self.now);
         WhatIf {
             change: format!("{setting} {now} → {then}"),
+            setting,
             value: then,
             step_us: self.now,
             then_us: self.with(then) + unexplained,
@@ -121,10 +127,12 @@ impl Step {
         }
     }
 
-    /// The fewest workers that keep up.
+    /// The fewest workers that keep up, with a little to spare for batches that take longer. Processors that are the
+    /// limit have none to spare.
     fn enough(&self) -> u64 {
         let pace = self.busy.max(self.processors).max(1.0);
-        ((self.fetch / pace).ceil() as u64).clamp(1, WORKERS_MAX)
+        let spare = if self.processors > self.busy { 1.0 } else { SPARE };
+        ((spare * self.fetch / pace).ceil() as u64).clamp(1, WORKERS_MAX)
     }
 }
 
@@ -140,6 +148,7 @@ fn inline(m: &Measured) -> Option<WhatIf> {
     let then = step.with(0);
     Some(WhatIf {
         change: format!("num_workers {now} → 0"),
+        setting: "num_workers",
         value: 0,
         step_us: step.now,
         then_us: then,
@@ -151,9 +160,14 @@ fn inline(m: &Measured) -> Option<WhatIf> {
 fn more_processes(m: &Measured) -> Option<WhatIf> {
     let now = m.settings.processes?;
     let step = Step::of(m)?;
-    let pace = Step { fetch: step.now * now.max(1) as f64, ..step };
+    if now > 0 {
+        let then = step.enough();
+        return (then > now).then(|| step.change("processes", now, then));
+    }
+    // Threads take turns in the dataset, and their times have the turns in them: the pace of all is that of one reader.
+    let pace = Step { fetch: step.now, ..step };
     let then = pace.enough();
-    (then > now).then(|| WhatIf { then_us: pace.with(then), ..pace.change("processes", now, then) })
+    Some(WhatIf { then_us: pace.with(then), ..pace.change("processes", now, then) })
 }
 
 fn more_threads(m: &Measured) -> Option<WhatIf> {
@@ -162,30 +176,33 @@ fn more_threads(m: &Measured) -> Option<WhatIf> {
     (then > now).then(|| step.change("num_workers", now, then))
 }
 
-/// A cache of such a size that reads no longer hold the training up. Reads shrink as misses do.
+/// A cache of such a size that reads no longer hold the training up. Reads shrink as misses do, from the second pass
+/// on: the step foretold is the mean of a run with as many passes.
 fn larger_cache(m: &Measured) -> Option<WhatIf> {
     let c = &m.cache;
     if c.fetched == 0 || c.dataset == 0 {
         return None;
     }
     let dataset = c.fetched_bytes as f64 / c.fetched as f64 * c.dataset as f64;
-    let full = c.capacity_bytes == 0 || c.used_bytes as f64 >= super::rules::FULL * c.capacity_bytes as f64;
+    let full = c.capacity_bytes == 0 || c.used_bytes as f64 >= FULL * c.capacity_bytes as f64;
     if !full || c.capacity_bytes as f64 >= dataset {
         return None;
     }
     let step_us = m.step_us();
     let busy = m.busy_us as f64 / m.steps.max(1) as f64;
-    // Once a full cache is used again, it has as large a share of the samples as of the bytes.
-    let hits = |bytes: f64| (bytes / dataset).min(1.0);
-    let now = if c.capacity_bytes == 0 { 0.0 } else { share(c.hits, c.requests).max(hits(c.capacity_bytes as f64)) };
-    let wanted = 1.0 - (1.0 - now) * (busy / step_us);
-    let bytes = round_up(wanted * dataset * 1.05);
-    let missing = (1.0 - hits(bytes as f64)) / (1.0 - now).max(1e-9);
+    let cold = step_us / (1.0 - share(c.hits, c.requests)).max(1e-3);
+    let bytes = round_up((1.0 - busy / cold) * dataset * 1.05);
+    // A cache that is used again has as large a share of the samples as of the bytes.
+    let missing = 1.0 - (bytes as f64 / dataset).min(1.0);
+    let (later, passes) = (busy.max(cold * missing), m.passes as f64);
+    let then_us = if m.passes < 2 { later } else { (cold + (passes - 1.0) * later) / passes };
+    let since = if m.passes < 2 { ", from the second pass on" } else { "" };
     Some(WhatIf {
-        change: format!("cache {} → {}", size(c.capacity_bytes), size(bytes)),
+        change: format!("cache {} → {}{since}", size(c.capacity_bytes), size(bytes)),
+        setting: "cache",
         value: bytes,
         step_us,
-        then_us: busy.max(step_us * missing),
+        then_us,
         basis: Basis::Modelled,
     })
 }
@@ -198,7 +215,7 @@ fn round_up(bytes: f64) -> u64 {
     ((count / step).ceil() * step) as u64 * unit
 }
 
-/// As `cache=` takes it.
+/// A size in the form that `cache=` takes.
 pub(super) fn size(bytes: u64) -> String {
     let units = [(1u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     match units.into_iter().find(|&(unit, _)| bytes >= unit) {

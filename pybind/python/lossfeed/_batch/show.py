@@ -20,8 +20,8 @@ _GAP, _LINE = 2, 12
 @spelled
 def show(batch: Batch[Any, Any], *, columns: int | None = None, rows: int = 8) -> Image:
     """The images of a batch in a grid, with their class numbers, as a ``PIL.Image``: a notebook displays it,
-    ``.save(path)`` writes it. Bytes are shown as they are. Floats are stretched so that the batch's least value is black
-    and its largest white, which undoes any normalisation but for colour casts.
+    ``.save(path)`` writes it. Bytes are shown as they are. Floats are stretched so that the batch's least value is
+    black and its largest white, which undoes any normalisation but for colour casts.
 
     Args:
         batch: any batch with images: uint8 or floats, channels first or last, 1 or 3 of them. Of several image fields
@@ -37,10 +37,12 @@ def show(batch: Batch[Any, Any], *, columns: int | None = None, rows: int = 8) -
     except ImportError:
         raise SettingsError("lf.show makes a picture with Pillow: pip install pillow") from None
     if not isinstance(batch, Batch):
-        raise SettingsError(f"lf.show needs a batch of a loader, not {type(batch).__name__}: lf.show(next(iter(loader)))")
+        kind = type(batch).__name__
+        raise SettingsError(f"lf.show needs a batch of a loader, not {kind}: lf.show(next(iter(loader)))")
     images = next((found for array in arrays_in(batch.data) if (found := _images(numpy, array)) is not None), None)
     if images is None or len(images) == 0:
-        raise SettingsError(f"{batch!r} has no images: lf.show needs arrays (B, H, W, C) or (B, C, H, W) with 1 or 3 channels")
+        wanted = "lf.show needs arrays (B, H, W, C) or (B, C, H, W) with 1 or 3 channels"
+        raise SettingsError(f"{batch!r} has no images: {wanted}")
     width = whole("columns", columns, 1) if columns is not None else math.ceil(math.sqrt(len(images)))
     images = images[: width * whole("rows", rows, 1)]
     labels = _labels(numpy, batch.target, len(images))

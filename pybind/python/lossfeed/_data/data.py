@@ -183,7 +183,7 @@ class Data(MadeAgain):
         return self._native.better_form() if asked == "auto" else asked
 
     def _said(self) -> list[tuple[str, str]]:
-        """Where it is, how much, and of what."""
+        """Names and texts: place, number, kind of samples, classes."""
         made = str(self.spec)
         if self._structure is None:
             made = "{} {}".format(*self.spec) + (", channels last" if self._native.images else "")

@@ -46,21 +46,22 @@ def structure_of(fields: Any, source: _native.Source) -> Structure | None:
         raise SettingsError(f"fields={fields!r}: the class number comes last, as targets do; or give a dict")
     keys = list(fields) if isinstance(fields, Mapping) else [name for name, _, _ in pieces]
     paths = keys if named else [str(at) for at in range(len(pieces))]
-    leaves, in_tail = [], 0
+    leaves, placed = [], 0
     for path, (_, kind, dtype) in zip(paths, pieces, strict=True):
         if kind == "picture":
             leaves.append(Leaf("field", 0, "uint8", tuple(source.fields[0][1]), "array", path))
         elif kind == "label":
             leaves.append(Leaf("target", 0, "int64", (), "int", path))
         else:
-            leaves.append(_in_tail(kind, in_tail, dtype, path))
-            in_tail += 1
+            leaves.append(in_tail(kind, placed, dtype, path))
+            placed += 1
     label = next((path for path, kind in zip(paths, kinds) if kind == "label"), None)
     structure = Structure(dict(zip(keys, leaves)), target=label) if named else Structure(tuple(leaves))
     return None if structure.plain else structure
 
 
-def _in_tail(kind: str, number: int, dtype: str, path: str) -> Leaf:
+def in_tail(kind: str, number: int, dtype: str, path: str) -> Leaf:
+    """The leaf of a part in the tail."""
     if kind == "number":
         return Leaf("tail", number, dtype, (), "bool" if dtype == "bool" else dtype.rstrip("0123456789"), path)
     if kind == "numbers":

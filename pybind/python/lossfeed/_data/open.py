@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from .._base.errors import SettingsError
 from .._base.memory import is_array, is_stream, is_tensor, require_numpy
 from .._base.signals import of_signal
 from .._base.spelling import spelled
-from . import members
+from . import layouts, manifests, members
 from .adaptor import Adaptor, guarded
 from .array_files import are_files, is_file, of_files
 from .data import Data
@@ -30,6 +31,7 @@ from .structure import TARGET_KEYS
 @spelled
 def open(
     data: Any,
+    labels: Any = "auto",
     *,
     mode: literals.Mode = "auto",
     resize: tuple[int, int] | int | None = None,
@@ -68,6 +70,8 @@ def open(
             longer tuple or a dict of arrays or CPU tensors; ``.npy``, ``.npz`` or ``.safetensors`` files, alone or as such a tuple
             or dict; files of raw records (``dtype``); a map-style Python dataset. Images are uint8 (height, width,
             channels), labels int64.
+        labels: None: images without labels, of a folder or a list of paths. One a path: whole numbers, names of classes
+            or real numbers. ``"folders"``: folders are classes, whatever they are called.
         mode: ``"auto"`` (channels as the first image has them), ``"rgb"`` or ``"gray"``.
         resize: ``(height, width)`` or one int: every image is resized to it.
         crop: ``(height, width)`` or one int, at most ``resize``: images cover ``resize``, and their centre is taken.
@@ -90,7 +94,7 @@ def open(
         target: the key of the target in a Python dataset's dicts, or in raw records. None: the first of labels, label,
             target, targets and y.
         fields: members of a tar's samples (``("jpg;png", "cls")``, ``{"image": "jpg;png", "caption": "txt"}``) or
-            columns of Parquet.
+            columns of Parquet or a manifest; files of a folder that have one stem (``"jpg"``, ``"masks/*.png"``).
         chaos: a seed: requests fail on purpose, and what is delivered stays the same.
         dtype: a NumPy dtype: the layout of a raw record. ``record`` is its former name.
         header: bytes before a file's first record.
@@ -125,6 +129,7 @@ def open(
         varying=varying,
         target=target,
         fields=fields,
+        labels=labels,
         chaos=chaos,
         dtype=renamed("record", record, "dtype", dtype),
         header=header,
@@ -135,7 +140,10 @@ def open(
         if given:
             raise SettingsError(f"{', '.join(given)}: this dataset is open already: give keywords when you open it")
         return data
-    return _open(data, asked)._made_by(again, data, given)
+    made = _open(data, asked)
+    if asked.resize is None and not made._adaptors:
+        _notice_sizes(made)
+    return made._made_by(again, data, given)
 
 
 def again(data: Any, keywords: dict[str, Any]) -> Data:
@@ -159,6 +167,14 @@ def _open(data: Any, asked: OpenOptions) -> Data:
     if thread_safe is not None:
         flag("thread_safe", thread_safe)
     flag("varying", varying)
+    if isinstance(labels := asked.labels, str) and labels not in ("auto", "folders"):
+        raise SettingsError(f"labels={labels!r}: give None, 'folders', or one a path of a list")
+    listed = _listed(data, asked)
+    if listed is not None:
+        _only_for_datasets(thread_safe, processes)
+        if varying or target is not None:
+            raise SettingsError("varying= and target= are for Python datasets: leave them out")
+        return layouts.opened(listed, mode, resized, asked.of_files(f"{listed.url!r}"))
     if isinstance(data, (str, os.PathLike)) and (varying or target is not None):
         raise SettingsError("varying= and target= are for Python datasets: leave them out")
     if isinstance(data, (str, os.PathLike)) and not are_files(data):
@@ -190,29 +206,80 @@ def _open(data: Any, asked: OpenOptions) -> Data:
 def _of_path(location: str, mode: str, resized: Resize | None, asked: OpenOptions) -> Data:
     """Folders of images, shards, Parquet files."""
     _refuse_strangers(location)
+    if os.path.isdir(location):
+        layouts.ask(location, asked.labels == "folders")
     source = _native.open_source(location, **asked.of_path(location, mode, resized))
-    if len(_SPLITS.intersection(source.classes)) > 1:
-        warnings.warn(
-            f"the classes of {location!r} are {', '.join(source.classes)}, which look like splits: open one of them, "
-            f"lf.open({os.path.join(location, source.classes[0])!r})",
-            UserWarning,
-            stacklevel=5,  # whoever opens it
-        )
+    splits = [name for name in source.classes if name.lower() in layouts.SPLITS]
+    if len(splits) > 1 and asked.labels != "folders":
+        raise SettingsError(layouts.which_split(_native.without_secrets(location), splits))
     return Data(source, (), members.structure_of(asked.fields, source))
 
 
-#: Names of folders that are no classes, where there are two of them.
-_SPLITS = {"train", "training", "val", "valid", "validation", "eval", "test", "testing"}
+def _listed(data: Any, asked: OpenOptions) -> layouts.Listed | None:
+    """The table of a list of paths, a manifest, a flat folder or files of one stem; None for other data."""
+    labels = asked.labels
+    if isinstance(data, (str, os.PathLike)):
+        location = place("data", data)
+        location = location.removeprefix("file://")
+        if os.path.isdir(location) and not _has_shards(location):
+            if asked.fields is not None:
+                return layouts.stems(location, asked.fields)
+            if labels is None:
+                return layouts.flat(location)
+        elif manifests.is_manifest(location) and "://" not in location:
+            return manifests.read(location, asked.fields, labels)
+        if labels is None or not isinstance(labels, str):
+            raise SettingsError(
+                f"labels={'None' if labels is None else '…'} is for folders of images, manifests and lists of paths, "
+                f"and "
+                f"{_native.without_secrets(location)!r} is none: leave it out"
+            )
+        return None
+    if layouts.is_list(data) or not isinstance(labels, str):
+        paths = data.tolist() if hasattr(data, "tolist") else data
+        if not layouts.are_names(paths):
+            raise SettingsError(
+                f"labels={'None' if labels is None else '…'} is for folders of images, manifests and lists of paths, "
+                f"and this is a "
+                f"{type(data).__name__} of something else: leave it out"
+            )
+        return layouts.of_list(paths, labels)
+    return None
+
+
+def _has_shards(folder: str) -> bool:
+    with contextlib.suppress(OSError):
+        return any(name.endswith(layouts.SHARDS) for name in os.listdir(folder))
+    return False
+
+
+def _notice_sizes(data: Data) -> None:
+    """Says once that images differ in size, with what makes one size of them."""
+    sizes = data._native.sizes(_SIZES)
+    if len(set(sizes)) > 1:
+        least, most = min(sizes), max(sizes)
+        warnings.warn(
+            f"images of {data._native.describe()} differ in size (height x width {'{} x {}'.format(*least)} and "
+            f"{'{} x {}'.format(*most)} among {len(sizes)}), and a batch needs one size: "
+            "lf.Loader(data, …, transform=lf.ImageTransform(crop=224, scale=(0.08, 1.0))), or lf.open(…, resize=256, "
+            "crop=224)",
+            UserWarning,
+            stacklevel=4,  # the caller of lf.open
+        )
+
+
+#: Images whose headers are looked at.
+_SIZES = 16
 
 #: Endings of what is no image, shard or Parquet file, and what to do with such files.
 _STRANGERS = {
-    (".csv", ".tsv", ".json", ".jsonl", ".txt"): "is a table or text: read it, and open its columns as arrays or its rows as a dataset",
+    (".csv", ".tsv", ".jsonl", ".ndjson"): "is a manifest, which is read of this machine alone: copy it here",
+    (".json", ".txt"): "is text: open a manifest (CSV with a header, or .jsonl), or a dataset of what it holds",
     (".h5", ".hdf5", ".mat"): "is an HDF5 file or one of MATLAB: open a Dataset that reads it, with processes= if it is slow",
     (".arrow", ".feather", ".lmdb", ".tfrecord", ".tfrecords", ".beton", ".mds"): "is another library's: open a Dataset that reads it",
     (".pt", ".pth", ".pkl", ".pickle"): "is a pickle: load it, and open what it holds",
     (".zip", ".7z", ".rar"): "is an archive that is no tar: unpack it, or write shards with `lossfeed pack`",
-    (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif", ".ppm", ".pgm", ".pbm"):
-        "is one image: give the folder of class folders",
+    layouts.IMAGES: "is one image: give the folder of class folders, or a list of paths",
 }  # fmt: skip
 
 
@@ -235,13 +302,6 @@ def _is_split(value: Any) -> bool:
     """Whether a dict with it is one of datasets, as Hugging Face's DatasetDict."""
     plain = isinstance(value, (list, tuple, dict, str, bytes)) or is_array(value) or is_tensor(value)
     return not plain and (isinstance(value, Data) or is_stream(value) or hasattr(value, "__getitem__"))
-
-
-def _names_an_image(item: Any) -> bool:
-    """Whether it is the name of an image file, or a pair of one and a label."""
-    name = item[0] if isinstance(item, tuple) and item else item
-    *_, images = _STRANGERS
-    return isinstance(name, (str, os.PathLike)) and str(name).lower().endswith(images) and os.path.isfile(name)
 
 
 def classes_of(dataset: Any) -> list[str]:
@@ -296,12 +356,6 @@ def python_data(
         raise SettingsError(
             "a list of 2 arrays could be a dataset of two items, or samples and targets: give a pair lf.open((x, y)) for "
             "the latter, torch.utils.data.Subset([x, y], [0, 1]) for the former"
-        )
-    if type(data) in (list, tuple) and _names_an_image(data[0] if data else None):
-        raise SettingsError(
-            f"item 0 is {data[0]!r}, a file name, which would be read as text: open a folder of class folders, or a "
-            "dataset whose __getitem__ returns "
-            "(PIL.Image.open(path), label)"
         )
     if type(data) is tuple and any(is_array(part) or is_tensor(part) or is_file(part) for part in data):
         made = " and ".join(type(part).__name__ for part in data)

@@ -18,6 +18,8 @@ from . import members
 from .data import parse_bandwidth
 from .resize import Resize
 
+#: Keywords for Python datasets alone.
+_OF_DATASETS = {"thread_safe", "processes", "varying", "target"}
 #: Keywords for paths and URLs of images alone.
 OF_PATHS = {
     "latency", "bandwidth", "connections", "timeout", "index_cache", "store_options", "retry_timeout", "checksums",
@@ -52,6 +54,7 @@ class OpenOptions:
     varying: bool = False
     target: str | None = None
     fields: Sequence[str] | Mapping[str, str] | None = None
+    labels: Any = "auto"
     chaos: int | None = None
     dtype: Any = None
     header: int = 0
@@ -61,6 +64,21 @@ class OpenOptions:
         """The keywords that are not as by default."""
         found = {field.name: (getattr(self, field.name), field.default) for field in dataclasses.fields(self)}
         return {name: value for name, (value, default) in found.items() if differs(value, default)}
+
+    def of_files(self, what: str) -> bool:
+        """True if files that are named one by one get checksums.
+
+        Raises:
+            SettingsError: a keyword for stores and shards.
+        """
+        known = {"mode", "resize", "crop", "checksums", "fields", "labels", *_OF_DATASETS}
+        other = sorted(self.given().keys() - known)
+        if other:
+            raise SettingsError(
+                f"{', '.join(f'{name}=' for name in other)} is for class folders, shards and stores, not for {what}: "
+                f"leave it out"
+            )
+        return flag("checksums", self.checksums)
 
     def of_path(self, location: str, mode: str, resized: Resize | None) -> dict[str, Any]:
         """The engine's settings for a path or URL."""

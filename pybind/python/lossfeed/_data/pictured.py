@@ -1,4 +1,5 @@
-"""Items of a Python dataset whose picture travels encoded, as that of a shard does, so that each may have its own size."""
+"""Items of a Python dataset whose picture travels encoded, as that of a shard does, so that each may have its own "
+"size."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from .structure import Structure
 
 
 class Pictures(NamedTuple):
-    """What is a picture in an item, by path."""
+    """The picture of an item and what goes with it, by path."""
 
     #: None: the first that is one.
     image: str | None
@@ -31,7 +32,9 @@ class Pictured(Structure):
         self.pictures = pictures
         super().__init__(item, varying=True, target=target, image=image)
         if not any(leaf.given == "picture" for leaf in self.leaves):
-            named = "no field is a picture" if pictures.image is None else f"image={pictures.image!r} is no field of this dataset"
+            named = f"image={pictures.image!r} is no field of this dataset"
+            if pictures.image is None:
+                named = "no field is a picture"
             paths = ", ".join(repr(leaf.path) for leaf in self.leaves)
             raise SettingsError(f"{named}, and an ImageTransform needs one: name it, image=…, of {paths}")
 
@@ -39,15 +42,15 @@ class Pictured(Structure):
         """Itself, with the picture's dtype and shape as they were found."""
         dtype, shape = spec[0], tuple(spec[1])
         self.fields = [(dtype, shape)]
-        is_picture = [leaf.given == "picture" for leaf in self.leaves]
-        self.leaves = [leaf._replace(dtype=dtype, shape=shape) if its else leaf for its, leaf in zip(is_picture, self.leaves)]
+        found = [leaf._replace(dtype=dtype, shape=shape) if leaf.given == "picture" else leaf for leaf in self.leaves]
+        self.leaves = found
         numbered = iter(self.leaves)
         self.tree = self.build(lambda _: next(numbered))
         return self
 
     @property
     def lengths(self) -> int:
-        """How many lengths there are in what is packed: the picture's is the first."""
+        """Number of lengths in what is packed: the picture's is the first."""
         return 1 + self._lengths_in_tail
 
     def _parts(self, value: Any, path: str) -> tuple[Any, Any] | None:
@@ -76,7 +79,7 @@ class Pictured(Structure):
         return Leaf("tail", len(self.tail) - 1, dtype, shape, given, path)
 
     def _found(self, value: Any, path: str, i: int) -> tuple[Any, str]:
-        """As :meth:`Structure._array`; bytes of an encoded mask."""
+        """The same as :meth:`Structure._array`, but bytes of an encoded mask."""
         if path in self.pictures.masks:
             return _mask(value, path, i), "mask"
         if path in self.pictures.boxes:
@@ -120,7 +123,8 @@ class Pictured(Structure):
             array, _ = self._found(value, leaf.path, i)
             if array is None or isinstance(array, bytes) != (leaf.given == "bytes"):
                 raise SampleError(
-                    f"dataset item {i}: {leaf.path} is a {type(value).__name__}, item 0 had {leaf.given} there: every item "
+                    f"dataset item {i}: {leaf.path} is a {type(value).__name__}, item 0 had {leaf.given} there: every "
+                    f"item "
                     "must be made alike"
                 )
             if isinstance(array, bytes):
@@ -144,15 +148,21 @@ class Pictured(Structure):
             pixels = self._image(value)
         else:
             if not (is_tensor(value) or is_array(value)):
-                raise SampleError(f"{name} is a {type(value).__name__}, and a picture is a PIL image, an array or an encoded image's bytes")
+                raise SampleError(
+                    f"{name} is a {type(value).__name__}, and a picture is a PIL image, an array or an encoded "
+                    f"image's bytes"
+                )
             pixels = value.detach().cpu().numpy() if is_tensor(value) else value
             if pixels.ndim == 3 and pixels.shape[0] in (1, 3, 4) and pixels.shape[2] > 4:
-                raise SampleError(f"{name} has channels first, {tuple(pixels.shape)}: return it as image.permute(1, 2, 0)")
+                raise SampleError(
+                    f"{name} has channels first, {tuple(pixels.shape)}: return it as image.permute(1, 2, 0)"
+                )
             if pixels.ndim == 2:
                 pixels = pixels[:, :, None]
             if str(pixels.dtype) != "uint8" or pixels.ndim != 3 or pixels.shape[2] not in (1, 3):
                 raise SampleError(
-                    f"{name} is {pixels.dtype} of {tuple(pixels.shape)}, and a picture is uint8 (height, width, 1 or 3 channels)"
+                    f"{name} is {pixels.dtype} of {tuple(pixels.shape)}, and a picture is uint8 (height, width, 1 or "
+                    f"3 channels)"
                 )
         height, width, channels = pixels.shape
         head = b"P%d\n%d %d\n255\n" % (6 if channels == 3 else 5, width, height)
@@ -164,7 +174,7 @@ def _is_pil(value: Any) -> bool:
 
 
 def _is_file(value: Any) -> bool:
-    """Whether it is an encoded image as Hugging Face's datasets have it."""
+    """True for an encoded image as Hugging Face's datasets have it."""
     return isinstance(value, Mapping) and value.keys() == {"bytes", "path"}
 
 
@@ -192,7 +202,8 @@ def _mask(value: Any, path: str, i: int) -> Any:
         array = array.astype(numpy.int32 if array.dtype == numpy.uint16 else numpy.int64)
     if array.ndim != 2 or array.dtype.kind not in "iu":
         raise SampleError(
-            f"dataset item {i}: {path} is {array.dtype} of {tuple(array.shape)}, and a mask is whole numbers of (height, width)"
+            f"dataset item {i}: {path} is {array.dtype} of {tuple(array.shape)}, and a mask is whole numbers of "
+            f"(height, width)"
         )
     return array
 
@@ -201,7 +212,9 @@ def _boxes(value: Any, path: str, i: int) -> Any:
     """Boxes as float32 (n, 4)."""
     form = getattr(value, "format", None)
     if form is not None and getattr(form, "name", "XYXY") != "XYXY":
-        raise SampleError(f"dataset item {i}: {path} are boxes {form.name}, and XYXY are needed: convert_bounding_box_format")
+        raise SampleError(
+            f"dataset item {i}: {path} are boxes {form.name}, and XYXY are needed: convert_bounding_box_format"
+        )
     numpy = require_numpy("boxes")
     try:
         array = numpy.asarray(value.detach().cpu() if is_tensor(value) else value, dtype=numpy.float32)

@@ -8,7 +8,7 @@ from typing import Any
 
 from .._base.errors import SettingsError
 from .._base.memory import is_array, is_stream, is_tensor
-from . import generators, open as _open
+from . import generators, layouts, open as _open
 from .adaptor import guarded
 from .array_files import are_files
 from .data import Data, concat
@@ -25,7 +25,8 @@ def open_for(given: Any, varying: bool, pictures: Pictures | None = None) -> Dat
     if isinstance(given, Data):
         return given
     if pictures is not None and python_dataset(given) is not None:
-        return _open.python_data(given, "auto", None, None, 0, True, None, pictures=pictures)._made_by(_open.again, given, {})
+        made = _open.python_data(given, "auto", None, None, 0, True, None, pictures=pictures)
+        return made._made_by(_open.again, given, {})
     if not varying or isinstance(given, (str, os.PathLike)) or are_arrays(given) or are_files(given):
         return _open.open(given)
     try:
@@ -50,6 +51,8 @@ def python_dataset(data: Any) -> Any:
         made, of = data._recipe()
         return python_dataset(of[0]) if made is _open.again and not of[1] else None
     if data is None or isinstance(data, (str, bytes, os.PathLike, type, dict)) or are_files(data) or is_stream(data):
+        return None
+    if layouts.is_list(data):
         return None
     arrays = tensors_of(data)
     if arrays is not data or are_arrays(data) or type(data) is tuple:
@@ -80,8 +83,8 @@ def reopened(data: Data, processes: int, whole: bool, start: Start, pictures: Pi
         return data
     size = find_resize(asked.resize, asked.crop)
     made = _open.python_data(
-        dataset, asked.mode, size, asked.thread_safe if not count else None, count, asked.varying, asked.target, whole, start,
-        pictures,
+        dataset, asked.mode, size, asked.thread_safe if not count else None, count, asked.varying, asked.target, whole,
+        start, pictures,
     )
     return made._made_by(_open.again, dataset, given)
 

@@ -9,6 +9,7 @@ from typing import Any, Callable, Iterator
 from .. import _native
 from .._base.errors import TimeoutError
 from .._base.process import OfThisProcess
+from .._base.ranges import ranged
 from .._base.signals import of_signal
 from .._batch.batch import Batch
 from .._batch.courier import Courier
@@ -82,6 +83,7 @@ class Pass(OfThisProcess, Of[D, Y], Iterator[Batch[D, Y]]):
         self._native.begin(ids, ends)
         self._batches = self._engine.batches_per_epoch()
 
+    @ranged("lossfeed.next")
     def __next__(self) -> Batch[D, Y]:
         if self._over:
             raise StopIteration

@@ -133,17 +133,23 @@ class Scores(MadeAgain):
         """As :meth:`lossfeed.Loader.cross_entropy`; `target` is what the other loader delivered."""
         return self._loader.cross_entropy(logits, batch, target=target, **keywords)
 
+    def linear_cross_entropy(
+        self, hidden: Any, linear_weight: Any, batch: Batch, *, target: Any, **keywords: Any
+    ) -> Any:
+        """As :meth:`lossfeed.Loader.linear_cross_entropy`; `target` is what the other loader delivered."""
+        return self._loader.linear_cross_entropy(hidden, linear_weight, batch, target=target, **keywords)
+
     def loss(self, kind: literals.LossKind, prediction: Any, batch: Batch, *, target: Any, **keywords: Any) -> Any:
         """As :meth:`lossfeed.Loader.loss`."""
         return self._loader.loss(kind, prediction, batch, target=target, **keywords)
 
-    def score_losses(self, losses: Any, batch: Batch, grad_norms: Any = None) -> None:
+    def score_losses(self, losses: Any, batch: Batch, grad_norms: Any = None, *, entropies: Any = None) -> None:
         """As :meth:`lossfeed.Loader.score_losses`."""
-        self._loader.score_losses(losses, batch, grad_norms)
+        self._loader.score_losses(losses, batch, grad_norms, entropies=entropies)
 
-    def weighted_mean(self, losses: Any, batch: Batch, grad_norms: Any = None) -> Any:
+    def weighted_mean(self, losses: Any, batch: Batch, grad_norms: Any = None, *, entropies: Any = None) -> Any:
         """As :meth:`lossfeed.Loader.weighted_mean`."""
-        return self._loader.weighted_mean(losses, batch, grad_norms)
+        return self._loader.weighted_mean(losses, batch, grad_norms, entropies=entropies)
 
     def score_ids(self, ids: Any, losses: Any, grad_norms: Any = None) -> None:
         """Scores samples by their ids, without a drawn batch: for streams (``IterableDataset``) and orders of your own.

@@ -12,6 +12,7 @@ from .. import _native
 from .._base import checks, literals
 from .._base.errors import Error, ResumeWarning
 from .._base.process import MadeAgain, Process
+from .._base.ranges import ranged
 from .._base.sizes import parse_cache
 from .._base.torch_imports import torch_half
 from .._batch.batch import Batch
@@ -20,7 +21,7 @@ from .._batch.packed import Packed
 from .._data import reader_threads, reopening
 from .._data.data import Data
 from .._data.process_pool import Processes
-from .._loss.own_losses import OwnLosses
+from .._loss.linear_cross_entropy import LinearLosses
 from .._transform.image import ImageTransform
 from . import closing, exchange as _exchange, making, reading as _reading, states, streams, user_order
 from .attributes import TorchAttributes
@@ -33,7 +34,7 @@ from .summary import tell
 from .topics import Cache, Reading, Sampling
 
 
-class Loader(Of[D, Y], TorchAttributes, Statistics, OwnLosses, MadeAgain):
+class Loader(Of[D, Y], TorchAttributes, Statistics, LinearLosses, MadeAgain):
     """Feeds a training run: each iteration is one epoch of :class:`Batch`, in an order that scores may steer.
 
     ``data`` is what :func:`lossfeed.open` returns or takes. A stream (``IterableDataset``) is read by torch's loader,
@@ -312,6 +313,7 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, OwnLosses, MadeAgain):
 
     # ---- scores ----------------------------------------------------------------------------------------------------
 
+    @ranged("lossfeed.cross_entropy")
     def cross_entropy(
         self,
         logits: Any,

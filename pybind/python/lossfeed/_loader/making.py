@@ -114,6 +114,8 @@ def make(asked: Options) -> Made:
     if settings["workers"] is None:
         _reading.tell_threads(data, engine.workers())
     reads = _reading.reads(reading, data)
+    if reads is not None:
+        engine.read_by(reads.processes)
     fitted = delivery.fitted
     mixer = Mixer(fitted, world.rank) if fitted is not None and fitted.mixes else None
     mixes = mixer is not None
@@ -184,7 +186,8 @@ def _delivery(
     structure = data._structure
     if transform is not None and structure is not None and not data._native.images:
         raise SettingsError(
-            "an ImageTransform is for pairs (image, target) and for samples with a picture, and this dataset's samples are "
+            "an ImageTransform is for pairs (image, target) and for samples with a picture, and this dataset's "
+            "samples are "
             "others: give a function of batch.data, transform=function"
         )
     made = None if transform is None else transform._fit(data._native)
@@ -216,7 +219,8 @@ def _delivery(
     by_threads = settings if courier.host_transforms else None
     if transform is not None and transform._retouch == "auto" and not courier.host_transforms:
         jitter = augment = None  # the device's work too
-    return _Delivery(courier.name, views, courier, random, by_threads, crop, jitter, augment, made, tails, None, of_batches)
+    by_host = by_threads, crop, jitter, augment, made, tails
+    return _Delivery(courier.name, views, courier, random, *by_host, None, of_batches)
 
 
 def _of_batches(transform: Any, framework: str) -> Callable[..., Any] | None:
@@ -227,7 +231,7 @@ def _of_batches(transform: Any, framework: str) -> Callable[..., Any] | None:
 
 
 def _pictures_of(asked: Options, data: Data) -> Pictures | None:
-    """What of a Python dataset's items an image transform takes encoded, each picture of its own size."""
+    """The parts of a Python dataset's items that an image transform takes encoded, each picture of its own size."""
     transform = asked.transform
     if not isinstance(transform, image.ImageTransform):
         return None

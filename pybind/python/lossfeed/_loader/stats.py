@@ -16,7 +16,7 @@ from .report import readable
 
 
 class Code(float):
-    """A number that stands for words: a float for whatever records it, and words for readers."""
+    """A code: a float for programs that record it, words for readers."""
 
     __slots__ = ("words",)
     words: str
@@ -96,8 +96,8 @@ class Statistics:
         return Stats(self._account)
 
     def summary(self) -> str:
-        """What was chosen, by you or by itself, and why; of a loader that has delivered batches also what came of it.
-        Text to print."""
+        """Text to print: the choices, yours and the automatic ones, with reasons. A loader that has delivered batches
+        also says what came of them."""
         rows = summary.rows(self)
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)

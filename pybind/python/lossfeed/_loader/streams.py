@@ -169,7 +169,7 @@ class Stream(MadeAgain):
         return f"<lossfeed.Loader of a stream, {kind}: {rest}>"
 
     def summary(self) -> str:
-        """What it is: nothing is chosen or counted for a stream."""
+        """Its repr: nothing is chosen or counted for a stream."""
         return repr(self)
 
     def _repr_html_(self) -> str:

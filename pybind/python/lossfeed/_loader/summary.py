@@ -27,7 +27,7 @@ def rows(loader: Any) -> Rows:
 
 
 def tell(loader: Any) -> None:
-    """What was chosen, once, for those who have Python's logging show it."""
+    """Logs the choices once, at INFO."""
     logger = logging.getLogger("lossfeed")
     if logger.isEnabledFor(logging.INFO):
         # The number of threads has a line of its own.
@@ -75,7 +75,8 @@ def _order(loader: Any, chosen: str) -> str:
     elif chosen == "uniform":
         why = "the cache holds every sample"
     elif augmented is None:
-        why = 'nothing says whether deliveries vary by chance; if they do, {"name": "auto", "augmented": True} is better'
+        better = '{"name": "auto", "augmented": True} is better'
+        why = f"nothing says whether deliveries vary by chance; if they do, {better}"
     else:
         why = "the transform draws by chance" if augmented else "deliveries do not vary by chance"
     return f"auto chose {chosen}: {why}"
@@ -105,7 +106,7 @@ def _reading(loader: Any) -> str:
 def _results(numbers: dict[str, float]) -> Rows:
     delivered, hits = numbers["samples_total"], numbers["hits_total"]
     found: Rows = [
-        ("epoch", f"{numbers['epoch']:.0f}, {numbers['batch']:.0f} of {numbers['batches_per_epoch']:.0f} batches taken"),
+        ("epoch", "{epoch:.0f}, {batch:.0f} of {batches_per_epoch:.0f} batches taken".format(**numbers)),
         ("delivered", f"{delivered:,.0f} samples in {numbers['batches_total']:,.0f} batches"),
     ]
     if numbers["cache_capacity_bytes"]:
@@ -113,16 +114,19 @@ def _results(numbers: dict[str, float]) -> Rows:
         found.append(("from cache", f"{hits:,.0f} ({share:.0%}); it holds {numbers['residents']:,.0f} samples"))
     if numbers["fetched_samples_total"]:
         asked = f" in {n:,.0f} requests" if (n := numbers["store_requests_total"]) else ""
-        found.append(("read", f"{numbers['fetched_samples_total']:,.0f} samples, {shown(numbers['fetched_bytes_total'])}{asked}"))
+        size = shown(numbers["fetched_bytes_total"])
+        found.append(("read", f"{numbers['fetched_samples_total']:,.0f} samples, {size}{asked}"))
     waits = {name: numbers[f"wait_{name}_us_total"] for name in _WAITS}
     total = sum(waits.values())
-    parts = [f"{name} {us / total:.0%}" for name, us in sorted(waits.items(), key=lambda w: -w[1]) if us >= 0.05 * total > 0]
-    found.append(("waited", f"{numbers['stall_fraction']:.1%} of the time" + (f": {', '.join(parts)}" if parts else "")))
+    largest = sorted(waits.items(), key=lambda wait: -wait[1])
+    parts = ", ".join(f"{name} {us / total:.0%}" for name, us in largest if us >= 0.05 * total > 0)
+    found.append(("waited", f"{numbers['stall_fraction']:.1%} of the time" + (f": {parts}" if parts else "")))
     if numbers["scores_total"]:
         found.append(("scores", f"{numbers['scores_total']:,.0f}; effective sample size {numbers['ess_fraction']:.0%}"))
     if numbers["bad_samples_total"]:
         found.append(("bad samples", f"{numbers['bad_samples_total']:,.0f}: see loader.bad_samples()"))
     for name, (times, reason) in _CHANGES.items():
         if numbers[times]:
-            found.append((name, f"changed {numbers[times]:.0f} times, last because {getattr(numbers[reason], 'words', '?')}"))
+            words = getattr(numbers[reason], "words", "?")
+            found.append((name, f"changed {numbers[times]:.0f} times, last because {words}"))
     return found

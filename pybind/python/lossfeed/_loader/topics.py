@@ -118,7 +118,7 @@ class Cache(Topic):
 
     @property
     def is_share(self) -> bool:
-        """Whether its size is a share of the dataset."""
+        """True if the size is a share of the dataset."""
         return isinstance(self.size, float) or (isinstance(self.size, str) and self.size.strip().endswith("%"))
 
     def _settings(self, data: "Data") -> dict[str, Any]:

@@ -229,18 +229,30 @@ class TorchReading:
                     **settings,
                 )
         self._loader.generator.manual_seed(seed & (2**63 - 1))
+        loader = self._loader
+
+        def make() -> Any:
+            # `batches` ends it wherever a signal interrupts this: torch's own __del__ waits, and a signal in it is lost.
+            kind = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
+            made = batches.inner = kind.__new__(kind)
+            made.__init__(loader)
+            return made
+
         # It asks for the first batches when it is made, and gets none: by then its queues are those of multiprocessing.
         self._plan.asks = iter(())
-        context = self._loader.multiprocessing_context or multiprocessing
+        context = loader.multiprocessing_context or multiprocessing
         self._start.parent = parent_of_workers(context)
-        with kept_while(forking=context.get_start_method() == "fork"), _without_advice():
-            # A kept signal raises at the end of this block, and `batches` then ends the iterator.
-            batches.inner = made = iter(self._loader)
-            if made not in _iterators:
-                _iterators.add(made)
-                _put_apart(made._index_queues)
+        loader._get_iterator = make
+        try:
+            with kept_while(forking=context.get_start_method() == "fork"), _without_advice():
+                batches.inner = made = iter(loader)
+                if made not in _iterators:
+                    _iterators.add(made)
+                    made._lossfeed_asks = _put_apart(made._index_queues)
+        finally:
+            del loader._get_iterator
         self._plan.asks = asks
-        for _ in range(self._loader.prefetch_factor * self._loader.num_workers):
+        for _ in range(loader.prefetch_factor * loader.num_workers):
             made._try_put_index()
 
     def lasting(self) -> Any:
@@ -299,18 +311,16 @@ class _Plan:
         return [next(self.asks)]
 
 
-def _put_apart(queues: list[Any]) -> None:
+def _put_apart(queues: list[Any]) -> queue.SimpleQueue[tuple[Any, Any] | None]:
     """Makes a thread put into queues of multiprocessing. A signal's exception rises in the main thread alone; inside
-    ``Queue.put`` it may leave a lock taken, and closing the queue would wait for that lock for ever."""
-    given: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+    ``Queue.put`` it may leave a lock taken, and closing the queue would wait for that lock for ever. Returns
+    the queue that ends the thread by None."""
+    given: queue.SimpleQueue[tuple[Any, Any] | None] = queue.SimpleQueue()
 
     def run() -> None:
-        while True:
-            put, item = given.get()
-            try:
-                put(item)
-            except ValueError:  # closed
-                return
+        while (ask := given.get()) is not None:
+            with contextlib.suppress(ValueError):  # closed
+                ask[0](ask[1])
 
     def putting(put: Any) -> Any:
         return lambda item: given.put((put, item))
@@ -318,6 +328,7 @@ def _put_apart(queues: list[Any]) -> None:
     for one in queues:
         one.put = putting(one.put)
     threading.Thread(target=run, name="lossfeed-asks", daemon=True).start()
+    return given
 
 
 def end_workers(found: Any, patience: float) -> None:
@@ -346,7 +357,8 @@ def end_workers(found: Any, patience: float) -> None:
     for each in found._index_queues:
         each.cancel_join_thread()
         each.close()
-        each.put(None)
+    if (asks := getattr(found, "_lossfeed_asks", None)) is not None:
+        asks.put(None)
     for worker in workers:
         worker.join(_LEAVE_S)
 

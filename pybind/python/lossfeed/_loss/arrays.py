@@ -21,7 +21,7 @@ from .columns import (
     per_document,
     per_sample,
 )
-from .tokens import laid_out, sample_losses, token_losses
+from .tokens import by_sample, laid_out
 
 if TYPE_CHECKING:
     from .scoring import Account
@@ -48,13 +48,13 @@ def score(account: Account, logits: Any, batch: Batch, ignore_index: int, sequen
     _send(account, batch, found if len(found.loss) == len(batch) else per_sample(numpy, found, len(batch), sequence))
 
 
-def score_losses(account: Account, losses: Any, batch: Batch, grad_norms: Any) -> None:
+def score_losses(account: Account, losses: Any, batch: Batch, grad_norms: Any, entropies: Any) -> None:
     """See :meth:`lossfeed.Loader.score_losses`."""
-    if (tokens := token_losses(losses, batch)) is not None:
-        losses = sample_losses(require_numpy("scoring arrays"), tokens, batch)
+    numpy = require_numpy("scoring arrays")
+    losses, entropies = by_sample(numpy, losses, batch), by_sample(numpy, entropies, batch)
     check_rows("losses", losses, len(batch))
-    check_losses(losses, grad_norms)
-    _send(account, batch, Columns(losses, grad_norms))
+    check_losses(losses, grad_norms, entropies)
+    _send(account, batch, Columns(losses, grad_norms, entropies))
 
 
 def score_ids(account: Account, samples: int, ids: Any, losses: Any, grad_norms: Any) -> None:

@@ -91,9 +91,9 @@ def known(target: Any) -> Any:
     return target
 
 
-def check_losses(losses: Any, grad_norms: Any) -> None:
-    """Refuses losses, or norms beside them, that are not one float a sample."""
-    for name, column in (("losses", losses), ("grad_norms", grad_norms)):
+def check_losses(losses: Any, grad_norms: Any, entropies: Any = None) -> None:
+    """Refuses losses, and norms and entropies beside them, that are not one float a sample."""
+    for name, column in (("losses", losses), ("grad_norms", grad_norms), ("entropies", entropies)):
         if column is None:
             continue
         if is_tensor(column) is not is_tensor(losses) or not hasattr(column, "dtype"):

@@ -8,6 +8,7 @@ from typing import Any
 from .._base import literals
 from .._base.errors import UsageError
 from .._base.memory import is_tensor
+from .._base.ranges import ranged
 from .._base.torch_imports import torch_half
 from .._batch.batch import Batch
 from . import arrays
@@ -19,6 +20,7 @@ class OwnLosses:
 
     _account: Account
 
+    @ranged("lossfeed.score")
     def score(
         self, logits: Any, batch: Batch[Any, Any], ignore_index: int = -100, *, sequence: literals.Sequence = "mean"
     ) -> None:
@@ -43,7 +45,10 @@ class OwnLosses:
         module = torch_half("score").hook if is_tensor(logits) else arrays
         module.score(self._account, logits, self._own(batch), ignore_index, sequence)
 
-    def score_losses(self, losses: Any, batch: Batch[Any, Any], grad_norms: Any = None) -> None:
+    @ranged("lossfeed.score_losses")
+    def score_losses(
+        self, losses: Any, batch: Batch[Any, Any], grad_norms: Any = None, *, entropies: Any = None
+    ) -> None:
         """Scores a batch from per-sample losses that you computed (regression, sequences, your own objectives).
 
         Args:
@@ -53,15 +58,22 @@ class OwnLosses:
                 and counted (``scores_unranked_total``).
             grad_norms: ``(B,)`` floats, if you can bound each sample's gradient: with ``score="gradient_norm"`` they
                 become the importance.
+            entropies: ``(B,)`` floats, or a number a token as for `losses`: what Liger-Kernel returns beside its token
+                losses, for ``score="entropy"``.
+
+        Nothing waits for a device.
 
         Raises:
             UsageError: only losses were given, but this run is scored by gradient norms or entropies (set by
-                ``score=``, or by earlier batches). Pass ``score="loss"`` to the loader, or `grad_norms`.
+                ``score=``, or by earlier batches). Pass ``score="loss"`` to the loader, or those numbers.
         """
         module = torch_half("score_losses").hook if is_tensor(losses) else arrays
-        module.score_losses(self._account, losses, self._own(batch), grad_norms)
+        module.score_losses(self._account, losses, self._own(batch), grad_norms, entropies)
 
-    def weighted_mean(self, losses: Any, batch: Batch[Any, Any], grad_norms: Any = None) -> Any:
+    @ranged("lossfeed.weighted_mean")
+    def weighted_mean(
+        self, losses: Any, batch: Batch[Any, Any], grad_norms: Any = None, *, entropies: Any = None
+    ) -> Any:
         """The mean of your own losses, made unbiased by the batch's weights; records their scores.
 
         Args:
@@ -69,13 +81,13 @@ class OwnLosses:
                 ``reduction="none"``. A sample's loss is the mean over what follows its row, or, of packed samples
                 ``(rows, length, …)``, over its own tokens; ``(B · T,)`` of sequences is read as ``(B, T)``. Its score
                 is that mean, for values per token as in :meth:`score_losses`.
-            grad_norms: as for :meth:`score_losses`.
+            grad_norms, entropies: as for :meth:`score_losses`.
 
         Returns:
             A scalar tensor, differentiable: the mean over the rows of weight times loss.
         """
         hook = torch_half("weighted_mean").hook
-        return hook.weighted_mean(self._account, losses, self._own(batch), grad_norms)
+        return hook.weighted_mean(self._account, losses, self._own(batch), grad_norms, entropies)
 
     def _own(self, batch: Any) -> Batch[Any, Any]:
         if not isinstance(batch, Batch):

@@ -42,6 +42,32 @@ def laid_out(logits: Any, target: Any, batch: Batch[Any, Any]) -> tuple[Any, Any
     return logits, target, False
 
 
+def hidden_rows(hidden: Any, target: Any, batch: Batch[Any, Any]) -> tuple[Any, Any]:
+    """Hidden states as ``(R, H)``, and their class indices: ``(rows, length)`` of packed tokens, else ``(R,)``. A sample
+    has equally many neighbouring rows.
+
+    Raises:
+        SettingsError: rows of another number than the targets, or not of this batch's samples.
+    """
+    shape, labels, rows = tuple(hidden.shape[:-1]), tuple(target.shape), _rows(batch)
+    count = math.prod(shape)
+    fits = count == math.prod(labels) and (shape == labels or len(shape) == 1 or len(labels) == 1)
+    if fits and batch.documents is not None:
+        fits = math.prod(rows) == count and all(len(own) == 1 or own == rows for own in (shape, labels))
+        labels = rows
+    elif fits:
+        whole = rows[0] in (shape[:1] + labels[:1]) or _sequences(batch, count) is not None
+        fits = whole and (count % rows[0] == 0 if rows[0] else count == 0)
+        labels = (count,)
+    if not fits:
+        of = f"packed rows {rows}" if batch.documents is not None else f"{rows[0]} samples"
+        raise SettingsError(
+            f"hidden of shape {tuple(hidden.shape)} and target of shape {tuple(target.shape)} for a batch of {of}: give hidden "
+            "states (…, features) of this very batch, in its order, and one target for each"
+        )
+    return hidden.reshape(count, hidden.shape[-1]), target.reshape(labels)
+
+
 def token_losses(losses: Any, batch: Batch[Any, Any]) -> Any:
     """Losses of a number a token, as ``(B, T)`` or packed ``(rows, length)``; None if they are others."""
     shape = tuple(getattr(losses, "shape", ()))
@@ -51,6 +77,13 @@ def token_losses(losses: Any, batch: Batch[Any, Any]) -> Any:
     if len(shape) == 2 and shape[0] == _rows(batch)[0] and _sequences(batch, shape[0] * shape[1]) == shape:
         return losses
     return None
+
+
+def by_sample(xp: Any, values: Any, batch: Batch[Any, Any]) -> Any:
+    """Values of tokens as one a sample; others as they are. No gradient is recorded."""
+    if (tokens := token_losses(values, batch)) is None:
+        return values
+    return sample_losses(xp, tokens.detach() if hasattr(tokens, "detach") else tokens, batch)
 
 
 def sample_losses(xp: Any, losses: Any, batch: Batch[Any, Any]) -> Any:

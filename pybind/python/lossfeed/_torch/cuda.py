@@ -299,11 +299,11 @@ def mail_sequences(native: _native.CudaKernels, columns: Columns, samples: int, 
         )
 
 
-def mail_columns(native: _native.CudaKernels, columns: list[torch.Tensor], where: Home) -> None:
-    """Ranks ``(B,)`` float32 losses and mails them with the columns behind them (grad_norm, entropy)."""
-    columns = [c.contiguous() for c in columns]
-    loss, *others = columns
-    grad_norm, entropy = [*others, None, None][:2]
+def mail_columns(native: _native.CudaKernels, columns: Columns, where: Home) -> None:
+    """Ranks ``(B,)`` losses and mails them, gradient norms and entropies in float32."""
+    floats = (columns.loss, columns.grad_norm, columns.entropy)
+    loss, grad_norm, entropy = (None if c is None else c.detach().to(torch.float32).contiguous() for c in floats)
+    assert loss is not None
     device = loss.device
     with on(device):
         scratch = torch.empty(_native.scratch_bytes(len(loss), 1), dtype=torch.uint8, device=device)

@@ -44,22 +44,29 @@ class Graph:
         return found
 
 
-def _take_home(account: Account, batch: Batch, scores: torch.Tensor) -> None:
-    """Credits the rows of `scores` (loss, and maybe grad_norm and entropy) on their device."""
+def _take_home(account: Account, batch: Batch, scores: torch.Tensor, norms: bool) -> None:
+    """Credits the rows of `scores` (loss, grad_norm if `norms`, and maybe entropy) on their device."""
     account.uses.scored = True
-    routes.choose_eager(account, batch, scores.device).send(Columns(*scores.unbind()))
+    loss, *others = scores.unbind()
+    norm = others.pop(0) if norms else None
+    routes.choose_eager(account, batch, scores.device).send(Columns(loss, norm, others[0] if others else None))
 
 
-@torch.library.custom_op("lossfeed::credit", mutates_args=("credited",))
-def credit(credited: torch.Tensor, loader: int, ids: torch.Tensor, scores: torch.Tensor) -> None:
-    """Credits ``(k, B)`` scores (loss, grad_norm, entropy) to the batch with these ids."""
+# Written out, for PyTorch 2.4: see rows.py.
+@torch.library.custom_op(
+    "lossfeed::credit",
+    mutates_args=("credited",),
+    schema="(Tensor(a0!) credited, int loader, Tensor ids, Tensor scores, bool norms) -> ()",
+)
+def credit(credited: torch.Tensor, loader: int, ids: torch.Tensor, scores: torch.Tensor, norms: bool) -> None:
+    """Credits ``(k, B)`` scores (loss, grad_norm if `norms`, entropy) to the batch with these ids."""
     account = _accounts.get(loader)
     if account is None:
         raise UsageError("the loader that this compiled step scores for is gone: compile the step again with the new loader")
-    _take_home(account, account.graph.batch(ids), scores)
+    _take_home(account, account.graph.batch(ids), scores, norms)
     credited.add_(1)
 
 
 @credit.register_fake
-def _(credited, loader, ids, scores):  # type: ignore[no-untyped-def]
+def _(credited, loader, ids, scores, norms):  # type: ignore[no-untyped-def]
     return None

@@ -28,7 +28,7 @@ from .._loss.columns import (
     own_means,
     per_document,
 )
-from .._loss.tokens import laid_out, sample_losses, token_losses
+from .._loss.tokens import by_sample, laid_out, token_losses
 from . import cross_entropy as _cross_entropy, cuda, elementwise
 from .forward import Reduction, class_rows
 from .routes import Way, choose
@@ -58,14 +58,13 @@ def score(account: Account, logits: Any, batch: Batch, ignore_index: int, sequen
     _score(choose(account, batch, logits.device), logits, target, ignore_index, sequence, packed, batch.ids.shape[0])
 
 
-def score_losses(account: Account, losses: Any, batch: Batch, grad_norms: Any) -> None:
+def score_losses(account: Account, losses: Any, batch: Batch, grad_norms: Any, entropies: Any) -> None:
     """See :meth:`lossfeed.Loader.score_losses`."""
-    if (tokens := token_losses(losses, batch)) is not None:
-        losses = sample_losses(torch, tokens.detach(), batch)
+    losses, entropies = by_sample(torch, losses, batch), by_sample(torch, entropies, batch)
     check_rows("losses", losses, batch.ids.shape[0])
-    check_losses(losses, grad_norms)
-    norms = None if grad_norms is None else grad_norms.detach()
-    choose(account, batch, losses.device).send(Columns(losses.detach(), norms))
+    check_losses(losses, grad_norms, entropies)
+    columns = [None if column is None else column.detach() for column in (losses, grad_norms, entropies)]
+    choose(account, batch, losses.device).send(Columns(*columns))
 
 
 def cross_entropy(
@@ -244,7 +243,7 @@ def loss(
     return losses.sum() if reduction == "sum" else losses.mean()
 
 
-def weighted_mean(account: Account, losses: Any, batch: Batch, grad_norms: Any) -> torch.Tensor:
+def weighted_mean(account: Account, losses: Any, batch: Batch, grad_norms: Any, entropies: Any) -> torch.Tensor:
     """See :meth:`lossfeed.Loader.weighted_mean`."""
     samples = batch.ids.shape[0]
     tokens = token_losses(losses, batch)
@@ -266,7 +265,7 @@ def weighted_mean(account: Account, losses: Any, batch: Batch, grad_norms: Any) 
         mine: torch.Tensor = own_means(torch, packed, samples, tokens)
     else:
         mine = losses if losses.dim() == 1 else losses.flatten(1).mean(1)
-    score_losses(account, mine if tokens is None else tokens, batch, grad_norms)
+    score_losses(account, mine if tokens is None else tokens, batch, grad_norms, entropies)
     if packed is not None:
         mine = torch.where(_empty(packed, batch, mine.device), torch.zeros_like(mine), mine)
     return (mine * _weights(batch, mine.device, 1)).mean()

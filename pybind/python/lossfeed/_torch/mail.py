@@ -22,12 +22,12 @@ class Mail:
         # Not the account: that one has the mail, and a circle would keep both until a collection.
         self._engine = account.engine()
         self._capacity = capacity
-        self._waiting: deque[tuple[Any, Any, Any, _native.Ticket]] = deque()
+        self._waiting: deque[tuple[Any, Any, Any, _native.Ticket, bool]] = deque()
         self.dropped_total = 0
         self._delivers = threading.Lock()
 
-    def post(self, ticket: _native.Ticket, floats: Any, counts: Any) -> None:
-        """Queues the copy of float32 ``(k, B)`` scores (loss, and maybe grad_norm and entropy) and int32 counts."""
+    def post(self, ticket: _native.Ticket, floats: Any, counts: Any, norms: bool) -> None:
+        """Queues the copy of float32 ``(k, B)`` scores (loss, grad_norm if `norms`, maybe entropy) and int32 counts."""
         if torch.cuda.is_current_stream_capturing():
             raise UsageError(
                 "scores computed by torch's operators cannot be captured in a CUDA graph: score outside of the capture"
@@ -43,7 +43,7 @@ class Mail:
             home_counts.copy_(counts, non_blocking=True)
             event = torch.cuda.Event()
             event.record()
-        self._waiting.append((event, home, home_counts, ticket))
+        self._waiting.append((event, home, home_counts, ticket, norms))
 
     def deliver(self, wait: bool = False) -> None:
         """Takes up what has arrived; all of it if `wait`."""
@@ -51,9 +51,10 @@ class Mail:
         # about.
         with self._delivers:
             while self._waiting and (wait or self._waiting[0][0].query()):
-                event, floats, counts, ticket = self._waiting.popleft()
+                event, floats, counts, ticket, norms = self._waiting.popleft()
                 if wait:
                     event.synchronize()
                 loss, *others = map(span, floats)
-                grad_norm, entropy = [*others, None, None][:2]
+                grad_norm = others.pop(0) if norms else None
+                entropy = others[0] if others else None
                 self._engine.apply_scores(ticket, loss, grad_norm, entropy, span(counts))

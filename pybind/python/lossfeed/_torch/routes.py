@@ -103,7 +103,7 @@ class Mailed:
 
     def send(self, columns: Columns, sequence: str = "mean") -> None:
         if len(columns.loss) == self._samples:
-            cuda.mail_columns(self._native, _floats(columns), self.home)
+            cuda.mail_columns(self._native, columns, self.home)
         else:
             cuda.mail_sequences(self._native, columns, self._samples, sequence, self.home)
 
@@ -129,7 +129,7 @@ class Posted:
         if self._account.mail is None:
             self._account.mail = Mail(self._account)
         counts = rank_counts(floats[0]) if count is None else count
-        self._account.mail.post(self._batch._ticket, torch.stack(floats), counts)
+        self._account.mail.post(self._batch._ticket, torch.stack(floats), counts, columns.grad_norm is not None)
 
 
 class Traced:
@@ -152,7 +152,8 @@ class Traced:
         if len(columns.loss) != samples:
             columns = per_sample(torch, columns, samples, sequence)
         graph = self._account.graph
-        torch.ops.lossfeed.credit(graph.credited, graph.handle, self._batch.ids, torch.stack(_floats(columns)))
+        scores, norms = torch.stack(_floats(columns)), columns.grad_norm is not None
+        torch.ops.lossfeed.credit(graph.credited, graph.handle, self._batch.ids, scores, norms)
 
 
 def _floats(columns: Columns) -> list[Any]:

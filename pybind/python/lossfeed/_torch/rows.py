@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 import torch
 
@@ -202,12 +202,15 @@ def _each_row(
 
 # ---- compiled graphs ------------------------------------------------------------------------------------------------
 
+# Schemas are written out: PyTorch 2.4 cannot read them from annotations that are text.
+_INPUTS = "Tensor logits, Tensor target, Tensor? weight, int ignore_index, float label_smoothing"
 
-@torch.library.custom_op("lossfeed::rows_forward", mutates_args=())
+
+@torch.library.custom_op("lossfeed::rows_forward", mutates_args=(), schema=f"({_INPUTS}) -> (Tensor, Tensor, Tensor)")
 def rows_forward(
     logits: torch.Tensor,
     target: torch.Tensor,
-    weight: Optional[torch.Tensor],
+    weight: torch.Tensor | None,
     ignore_index: int,
     label_smoothing: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -226,11 +229,13 @@ def _(logits, target, weight, ignore_index, label_smoothing):  # type: ignore[no
     )
 
 
-@torch.library.custom_op("lossfeed::rows_backward", mutates_args=())
+@torch.library.custom_op(
+    "lossfeed::rows_backward", mutates_args=(), schema=f"({_INPUTS}, Tensor softmax, Tensor grad_term) -> Tensor"
+)
 def rows_backward(
     logits: torch.Tensor,
     target: torch.Tensor,
-    weight: Optional[torch.Tensor],
+    weight: torch.Tensor | None,
     ignore_index: int,
     label_smoothing: float,
     softmax: torch.Tensor,

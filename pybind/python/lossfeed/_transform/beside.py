@@ -1,4 +1,5 @@
-"""Samples of several parts that one image transform changes together: a picture, masks, boxes with what belongs to them."""
+"""Samples of several parts that one image transform changes together: a picture, masks, boxes with what belongs to "
+"them."""
 
 from __future__ import annotations
 
@@ -29,12 +30,12 @@ class Named(NamedTuple):
 
     @property
     def any(self) -> bool:
-        """Whether a field is named."""
+        """True if a field is named."""
         return self.image is not None or self.beside
 
     @property
     def beside(self) -> bool:
-        """Whether there is more than a picture."""
+        """True if there is more than a picture."""
         return bool(self.masks or self.boxes)
 
     def said(self) -> list[str]:
@@ -73,7 +74,7 @@ def _names(keyword: str, value: Any) -> tuple[str, ...]:
 
 
 def pictures(names: Named, data: Data, one_size: bool) -> Pictures | None:
-    """What of the items of a Python dataset is to travel as a picture; None: they travel as arrays. `one_size`: the
+    """The picture of a Python dataset's items and what goes with it; None: they travel as arrays. `one_size`: the
     transform makes one size of pictures of any."""
     if not data._adaptors:
         return None
@@ -93,7 +94,8 @@ def pictures(names: Named, data: Data, one_size: bool) -> Pictures | None:
             arrays = [leaf.path for leaf in leaves if leaf.dtype == "uint8" and len(leaf.shape) == 3]
             known = found or arrays or [leaf.path for leaf in leaves]
             raise SettingsError(
-                "an ImageTransform is for pairs (image, target) and for samples with a picture: name the picture's field, "
+                "an ImageTransform is for pairs (image, target) and for samples with a picture: name the picture's "
+                "field, "
                 f"lf.ImageTransform(…, image={known[0] if known else 'image'!r}), or give a function of batch.data, "
                 "transform=function"
             )
@@ -108,7 +110,7 @@ def pictures(names: Named, data: Data, one_size: bool) -> Pictures | None:
 
 
 def asked(names: Named) -> Pictures:
-    """What of items travels as a picture, by the names alone."""
+    """The same by the names alone."""
     along = [name for boxes, of in names.boxes.items() for name in ((_labels(boxes),) if of is None else of)]
     return Pictures(names.image, names.masks, tuple(names.boxes), tuple(along))
 
@@ -116,18 +118,20 @@ def asked(names: Named) -> Pictures:
 def _known(keyword: str, path: str, structure: Structure) -> None:
     paths = [leaf.path for leaf in structure.leaves]
     if path not in paths and not any(known.startswith(f"{path}.") for known in paths):
-        raise SettingsError(f"{keyword}={path!r} is no field of this dataset: its fields are {', '.join(map(repr, paths))}")
+        raise SettingsError(
+            f"{keyword}={path!r} is no field of this dataset: its fields are {', '.join(map(repr, paths))}"
+        )
 
 
 class Beside(NamedTuple):
-    """What loader threads make of tails, and what batches then are."""
+    """Settings of masks and boxes, and the structure of batches with them."""
 
     settings: dict[str, Any] | None
     structure: Structure | None
 
 
 def find(names: Named, data: Data, cut: dict[str, Any]) -> Beside:
-    """What becomes of masks and boxes. `cut` are the engine's settings of the crop without resizing and of the mirroring.
+    """Settings of masks and boxes. `cut` are the engine's settings of the crop without resizing and of the mirroring.
 
     Raises:
         SettingsError: a name is not that of a field of the kind.
@@ -136,13 +140,15 @@ def find(names: Named, data: Data, cut: dict[str, Any]) -> Beside:
     if names.any:
         if structure is None and (names.beside or names.image != "x"):
             raise SettingsError(
-                f"{', '.join(names.said())}: samples are pairs of one image and its target: leave the names out, or open the "
+                f"{', '.join(names.said())}: samples are pairs of one image and its target: leave the names out, or "
+                f"open the "
                 "dataset with its other parts (fields=)"
             )
         picture = next((leaf.path for leaf in structure.leaves if leaf.place == "field"), None) if structure else "x"
         if names.image not in (None, picture) or (structure is not None and not data._native.images):
             raise SettingsError(
-                f"image={names.image!r} is not this dataset's picture, which is {picture!r}: name that, or name another first "
+                f"image={names.image!r} is not this dataset's picture, which is {picture!r}: name that, or name "
+                f"another first "
                 "in fields="
             )
     if not names.beside or structure is None:
@@ -154,7 +160,8 @@ def find(names: Named, data: Data, cut: dict[str, Any]) -> Beside:
         leaf = _leaf("masks", path, leaves)
         how = _stored("masks", leaf, ("array", "image", "npy"))
         dtype = leaf.dtype if how == "array" else look.mask(leaf)
-        roles[path] = ({"mask": [how, _short(dtype)]}, leaf._replace(place="tail", dtype=dtype, shape=(0, 0), given="mask"))
+        made = leaf._replace(place="tail", dtype=dtype, shape=(0, 0), given="mask")
+        roles[path] = ({"mask": [how, _short(dtype)]}, made)
     order = [leaf for leaf in structure.leaves if leaf.place in ("tail", "object")]
     for path, along in names.boxes.items():
         leaf = _leaf("boxes", path, leaves)
@@ -190,7 +197,9 @@ def _target(structure: Structure) -> str | None:
 def _leaf(keyword: str, path: str, leaves: dict[str, Leaf]) -> Leaf:
     leaf = leaves.get(path)
     if leaf is None:
-        raise SettingsError(f"{keyword}={path!r} is no field of this dataset: its fields are {', '.join(map(repr, leaves))}")
+        raise SettingsError(
+            f"{keyword}={path!r} is no field of this dataset: its fields are {', '.join(map(repr, leaves))}"
+        )
     if leaf.place not in ("tail", "object"):
         what = "the picture" if leaf.place == "field" else "the target, one number a sample"
         raise SettingsError(f"{keyword}={path!r} is {what} of this dataset: name another field")
@@ -202,7 +211,8 @@ def _stored(keyword: str, leaf: Leaf, kinds: tuple[str, ...]) -> str:
     if how not in kinds or (how == "array" and not leaf.shape):
         wanted = {"array": "an array", "image": "a PNG", "npy": "an npy file", "json": "a JSON list of numbers"}
         raise SettingsError(
-            f"{keyword}={leaf.path!r} is {leaf.given} in this dataset, and must be {', '.join(wanted[kind] for kind in kinds)}"
+            f"{keyword}={leaf.path!r} is {leaf.given} in this dataset, and must be "
+            f"{', '.join(wanted[kind] for kind in kinds)}"
         )
     return how
 
@@ -210,8 +220,8 @@ def _stored(keyword: str, leaf: Leaf, kinds: tuple[str, ...]) -> str:
 def _along(
     path: str, along: tuple[str, ...] | None, leaves: dict[str, Leaf], look: _Look, others: set[str]
 ) -> tuple[str, ...]:
-    """What belongs to the boxes `path`. Without a word it is ``labels`` beside them; where more may belong to them, that is
-    asked."""
+    """The fields with a value for each of the boxes `path`: without a word ``labels`` beside them. Others that may be
+    such fields are asked about."""
     if along is not None:
         return along
     branch, mine = path.rpartition(".")[0], _labels(path)
@@ -221,7 +231,8 @@ def _along(
     if alike:
         known = tuple(name for name in beside if name in (mine, *alike))
         raise SettingsError(
-            f"boxes=({path!r},): {', '.join(map(repr, alike))} may have a value a box, and would keep those of boxes that "
+            f"boxes=({path!r},): {', '.join(map(repr, alike))} may have a value a box, and would keep those of boxes "
+            f"that "
             f"vanish: say what goes with them, boxes={{{path!r}: {known}}}"
         )
     return (mine,) if mine in leaves and leaves[mine].place != "target" else ()
@@ -249,10 +260,11 @@ class _Look:
         for id in range(count):
             try:
                 sample = self._structure.read(*self._data._native.sample(id), to_numpy)
-                return {leaf.path: value for leaf, value in zip(self._structure.leaves, self._structure.values(sample, id))}
+                values = self._structure.values(sample, id)
+                return {leaf.path: value for leaf, value in zip(self._structure.leaves, values)}
             except SampleError as cause:
                 why = cause
-        raise SampleError(f"none of the first {count} samples can be read, and masks and boxes are to be looked at: {why}") from why
+        raise SampleError(f"masks=, boxes=: none of the first {count} samples can be read: {why}") from why
 
     def mask(self, leaf: Leaf) -> str:
         """The dtype of an encoded mask."""
@@ -268,11 +280,13 @@ class _Look:
         if not isinstance(value, list):
             return str(value.dtype), value.ndim
         if not all(isinstance(v, (int, float)) for v in value):
-            raise SettingsError(f"boxes: {leaf.path!r} holds {json.dumps(value)[:80]}, and what goes with boxes is numbers")
+            raise SettingsError(
+                f"boxes: {leaf.path!r} holds {json.dumps(value)[:80]}, and what goes with boxes is numbers"
+            )
         return "float64" if any(isinstance(v, float) for v in value) else "int64", 1
 
     def count(self, leaf: Leaf) -> int | None:
-        """How many there are of it; None for what is no list."""
+        """The number of its elements; None for what is no list."""
         if leaf.place == "target" or (leaf.place == "tail" and not leaf.shape):
             return None
         value = self._value(leaf)
@@ -281,4 +295,6 @@ class _Look:
 
 def _short(dtype: str) -> str:
     """The engine's name of a dtype."""
-    return dtype.replace("uint", "u").replace("int", "i").replace("bfloat", "bf").replace("float", "f").replace("complex", "c")
+    for long, short in (("uint", "u"), ("int", "i"), ("float", "f"), ("complex", "c")):
+        dtype = dtype.replace(long, short)
+    return dtype

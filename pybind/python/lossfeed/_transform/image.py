@@ -66,8 +66,8 @@ class ImageTransform(Spelled):
         augment: ``"trivial"``, ``"rand"``, or a dict: ``{"name": "rand", "ops": 2, "magnitude": 9, "bins": 31, "fill":
             0}``. ``bins``: number of strengths, 2 to 65536; ``magnitude``: the one of ``"rand"``, below ``bins``;
             ``ops``: operations in a row, 0 to 100; ``fill``: level outside the image, 0 to 255, or one a channel.
-        image, masks, boxes: fields of dicts: the picture; masks that go its way, by the nearest pixel; boxes (left, top,
-            right, bottom) in pixels, clipped. ``{"boxes": ("labels", "area")}`` says what has a value a box.
+        image, masks, boxes: fields of dicts: the picture; masks that go its way, by the nearest pixel; boxes (left,
+            top, right, bottom) in pixels, clipped. ``{"boxes": ("labels", "area")}`` says what has a value a box.
         retouch: what changes colours and augments: ``"auto"``: the CUDA device if it makes the images, else loader
             threads; ``"threads"``: always these.
         mixup, cutmix: alpha of mixup and of CutMix, 0 to 1000. 0: off.
@@ -170,13 +170,13 @@ class ImageTransform(Spelled):
 
     @property
     def _one_size(self) -> bool:
-        """Whether images of any size become one: they are resized, or cut out as they are."""
+        """True if images of any size become one size: they are resized, or cut out as they are."""
         return self._crop is not None or self._cuts
 
     @property
     def _cuts(self) -> bool:
-        """Whether a crop without resizing can be made of encoded images as they are. Colours change before it, and padding
-        stays black."""
+        """True if a crop without resizing can be made of encoded images as they are. Colours change before it, and
+        padding stays black."""
         plain = self._augment or self._settings
         return self._crop is None and self._jitter is None and plain["crop"] is not None and not plain["padding"]
 
@@ -218,7 +218,8 @@ def _refuse_beside(named: beside.Named, augment: Any, mixup: Any, cutmix: Any) -
     what = "masks=" if named.masks else "boxes="
     if augment is not None:
         raise SettingsError(
-            f"augment={augment!r} with {what}: its rotations and shears would move the picture alone: remove one; crops, flip, "
+            f"augment={augment!r} with {what}: its rotations and shears would move the picture alone: remove one; "
+            f"crops, flip, "
             "colours and erase go together with masks and boxes"
         )
     if mixup or cutmix:

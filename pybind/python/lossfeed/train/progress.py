@@ -66,14 +66,17 @@ class PlainReporter(Reporter):
         wrong = f" · {100 * d['wrong_labels']:g} % of labels wrong" if d["wrong_labels"] else ""
         augmented = {"none": "not augmented", "crop": "shifted", "crop-flip": "shifted and mirrored"}[d["augment"]]
         self._line(
-            f"{d['data']}: {d['train_samples']:,} training and {d['held_out_samples']:,} held-out images of {size}, "
-            f"{d['classes']} classes · {augmented}{wrong} · {store} · cache {cache}\n"
-            f"{len(recipes)} × {len(seeds)} runs of {d['steps']:,} steps of {d['batch_size']} ({d['epochs']} epochs) "
-            f"on {d['device']}: {', '.join(recipes)}"
+            table.wrapped(
+                f"{d['data']}: {d['train_samples']:,} training and {d['held_out_samples']:,} held-out images of {size}, "
+                f"{d['classes']} classes · {augmented}{wrong} · {store} · cache {cache}\n"
+                f"{len(recipes)} × {len(seeds)} runs of {d['steps']:,} steps of {d['batch_size']} ({d['epochs']} epochs) "
+                f"on {d['device']}: {', '.join(recipes)}",
+                shutil.get_terminal_size((120, 24)).columns,
+            )
         )
 
     def epoch(self, recipe: str, seed: int, epochs: int, result: EpochResult) -> None:
-        self._line(f"{_who(recipe, seed, result.epoch, epochs)}  {_epoch_text(result)}")
+        self._line(f"{_who(recipe, seed, result.epoch, epochs)}  {'  '.join(_epoch_parts(result).values())}")
 
 
 class TerminalReporter(PlainReporter):
@@ -85,23 +88,24 @@ class TerminalReporter(PlainReporter):
 
     def progress(self, now: Progress) -> None:
         share = now.step / max(now.steps, 1)
-        text = (
-            f"acc {_percent(now.accuracy)}  seen {_percent(now.coverage)} (ever {_percent(now.coverage_ever)})  hit "
-            f"{_percent(now.hit_ratio)}  stall {_percent(now.stall_share)}  {now.samples_per_s:,.0f}/s"
-        )
-        self._draw(_who(now.recipe, now.seed, now.epoch, now.epochs), share, text)
+        parts = _parts(now.accuracy, now.coverage, now.coverage_ever, now.hit_ratio, now.stall_share, now.samples_per_s)
+        self._draw(_who(now.recipe, now.seed, now.epoch, now.epochs), share, parts)
 
     def epoch(self, recipe: str, seed: int, epochs: int, result: EpochResult) -> None:
-        self._draw(_who(recipe, seed, result.epoch, epochs), 1.0, _epoch_text(result))
+        self._draw(_who(recipe, seed, result.epoch, epochs), 1.0, _epoch_parts(result))
         self._end_bar()
 
     def interrupted(self) -> None:
         self._end_bar()
 
-    def _draw(self, head: str, share: float, text: str) -> None:
-        # Accuracy and coverage come before the hit ratio: a narrow window cuts the hit ratio off, never its company.
+    def _draw(self, head: str, share: float, parts: dict[str, str]) -> None:
         # One column stays free: some terminals wrap when the last one is written, and the bar would crawl down.
         columns = shutil.get_terminal_size().columns - 1
+        # A narrow window leaves out whole numbers. The hit ratio goes before its company: it never stands alone.
+        for name in ("ess", "hit", "seen", "rate"):
+            if len(head) + 2 + len("  ".join(parts.values())) > columns:
+                parts.pop(name, None)
+        text = "  ".join(parts.values())
         room = max(0, min(24, columns - len(head) - len(text) - 4))
         bar = f"▕{_bar(share, room)}▏" if room >= 4 else " "
         self.out.write("\r\x1b[2K" + f"{head} {bar} {text}"[:columns])
@@ -157,12 +161,21 @@ def _who(recipe: str, seed: int, epoch: int, epochs: int) -> str:
     return f"{recipe} seed {seed} epoch {epoch + 1:>{len(str(epochs))}}/{epochs}"
 
 
-def _epoch_text(e: EpochResult) -> str:
-    return (
-        f"acc {_percent(e.accuracy)}  seen {_percent(e.coverage)} (ever {_percent(e.coverage_ever)})  hit "
-        f"{_percent(e.hit_ratio)}  stall {_percent(e.stall_share)}  ess {_percent(e.ess)}  "
-        f"{e.samples / max(e.seconds, 1e-9):,.0f}/s"
-    )
+def _parts(accuracy: float, seen: float, ever: float, hit: float, stall: float, rate: float) -> dict[str, str]:
+    return {
+        "acc": f"acc {_percent(accuracy)}",
+        "seen": f"seen {_percent(seen)} (ever {_percent(ever)})",
+        "hit": f"hit {_percent(hit)}",
+        "stall": f"stall {_percent(stall)}",
+        "rate": f"{rate:,.0f}/s",
+    }
+
+
+def _epoch_parts(e: EpochResult) -> dict[str, str]:
+    per_second = e.samples / max(e.seconds, 1e-9)
+    parts = _parts(e.accuracy, e.coverage, e.coverage_ever, e.hit_ratio, e.stall_share, per_second)
+    rate = parts.pop("rate")
+    return {**parts, "ess": f"ess {_percent(e.ess)}", "rate": rate}
 
 
 def _percent(share: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,7 +66,7 @@ def rows(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
     """
     recipes = list(dict.fromkeys(run.recipe for run in runs))
     first = {run.seed: run.accuracy for run in runs if run.recipe == recipes[0]} if recipes else {}
-    table = []
+    table: list[dict[str, Any]] = []
     for recipe in recipes:
         mine = [run for run in runs if run.recipe == recipe]
         row: dict[str, Any] = {"recipe": recipe, "seeds": [run.seed for run in mine], "steps": mine[0].steps}
@@ -118,8 +119,18 @@ def render(runs: Sequence[RunResult], columns: int = 120) -> str:
     control = "echo is the control without scores: what replay has over it is what scores are worth here."
     controls = [control] if any(row["recipe"].split("+")[0].split(":")[0] == "echo" for row in table) else []
     steps = " or ".join(f"{n:,}" for n in sorted({row["steps"] for row in table}))
-    return "\n".join([*lines, f"{seeds}; {steps} steps each. distinct seen: different samples trained on ÷ samples in the set.",
-                      "ESS: effective sample size, 100 % when all weights are equal.", *controls])  # fmt: skip
+    notes = [
+        f"{seeds}; {steps} steps each. distinct seen: different samples trained on ÷ samples in the set.",
+        "ESS: effective sample size, 100 % when all weights are equal.",
+        *controls,
+    ]
+    return "\n".join([*lines, wrapped("\n".join(notes), columns)])
+
+
+def wrapped(text: str, columns: int) -> str:
+    """``text`` as lines of at most ``columns``, broken between words."""
+    lines = (textwrap.wrap(line, columns, break_long_words=False, break_on_hyphens=False) for line in text.splitlines())
+    return "\n".join("\n".join(part) for part in lines)
 
 
 def _recipe_cells(row: dict[str, Any], alone: bool) -> list[str]:
@@ -127,7 +138,9 @@ def _recipe_cells(row: dict[str, Any], alone: bool) -> list[str]:
     found = row.get("accuracy_difference")
     difference = _cell({"mean": found["mean"], "sd": found["interval95"]}, 1, "+") if found else ""
     faster = f"{row['times_faster']:.2f}" if "times_faster" in row else ""
-    return [row["recipe"], values[0], *([] if alone else [difference]), values[1], *([] if alone else [faster]), *values[2:]]
+    if alone:
+        return [row["recipe"], *values]
+    return [row["recipe"], values[0], difference, values[1], faster, *values[2:]]
 
 
 def _cell(value: dict[str, Any], digits: int, sign: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Imported by the interpreters that `lossfeed why` starts: prepares the probe, then gives way to the user's own module."""
+"""Imported by the interpreters that `lossfeed why` starts: prepares the probe, then gives way to the user's module."""
 
 import os
 import sys

@@ -22,6 +22,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -296,6 +297,9 @@ impl<R: Reader> Source for Parquet<R> {
     fn remote(&self) -> bool {
         self.reader.remote()
     }
+    fn retry_timeout(&self) -> Duration {
+        self.reader.retry_timeout()
+    }
     /// Rows have no names and no sizes: the files' names and sizes stand for them, with all labels.
     fn digest(&self) -> String {
         let mut digest = Fingerprint::new(self.rows, &self.form, &self.target, &self.schema.classes);
@@ -310,6 +314,9 @@ impl<R: Reader> Source for Parquet<R> {
     }
     fn limit(&self, bytes_per_s: Option<u64>) -> bool {
         self.reader.limit(bytes_per_s)
+    }
+    fn answers(&self) -> Option<(u64, u64)> {
+        self.reader.answers()
     }
     fn requests_ahead(&self) -> usize {
         self.reader.requests_ahead()

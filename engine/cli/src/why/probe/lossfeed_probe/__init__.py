@@ -16,6 +16,7 @@ CHANGES = {
     "torch.autograd": ("steps", "time_backward"),
     "torch.distributed.distributed_c10d": ("steps", "time_collectives"),
     "lossfeed._loader.epoch_pass": ("own", "change_passes"),
+    "lossfeed._loader.stage": ("own", "change_stages"),
 }
 
 

@@ -44,7 +44,7 @@ def change_loaders(module):
         source, first = mine
         if first is not None:
             mine[1] = None
-        rank.answered(asked, source, source.size or _rows(data), first)
+        rank.answered(asked, source, source.size or rows(data), first)
         return data
 
     __iter__.__doc__, __next__.__doc__ = start.__doc__, take.__doc__
@@ -64,7 +64,7 @@ def _source(loader):
     return source
 
 
-def _rows(data):
+def rows(data):
     """Samples of a batch, by its first tensor."""
     for _ in range(4):
         shape = getattr(data, "shape", None)

@@ -2,6 +2,7 @@
 
 import time
 
+from .loaders import rows
 from .rank import PLACE, Source, here
 
 _clock = time.perf_counter
@@ -44,6 +45,33 @@ def change_passes(module):
         rank.answered(asked, source, len(batch.ids), first)
         if rank.last - source.read > _PERIOD or source.batches == 20:
             _read(rank, self, source)
+        return batch
+
+    __next__.__doc__ = take.__doc__
+    passes.__next__ = __next__
+
+
+def change_stages(module):
+    """For `lossfeed._loader.stage`: streams, which torch's loader reads in a thread of their own."""
+    passes = module.StagedIterator
+    take = passes.__next__
+
+    def __next__(self):
+        rank = here()
+        if rank is None:
+            return take(self)
+        source = self.__dict__.get("_lossfeed_why")
+        first = None
+        if source is None:
+            source = self.__dict__["_lossfeed_why"] = Source("a stream", torch=1)
+            first = 0.0
+        asked = rank.asked()
+        try:
+            batch = take(self)
+        except BaseException:
+            rank.over()
+            raise
+        rank.answered(asked, source, rows(batch), first)
         return batch
 
     __next__.__doc__ = take.__doc__

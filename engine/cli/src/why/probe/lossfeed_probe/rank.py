@@ -1,7 +1,7 @@
 """The numbers of one training process, a rank, and the clock of its loop.
 
-A batch taken in the main thread is a step: the time inside the loader is the wait, the time up to the next call is busy.
-Time between two passes belongs to neither.
+A batch taken in the main thread is a step: the time inside the loader is the wait, the time up to the next call is
+busy. Time between two passes belongs to neither.
 """
 
 import os
@@ -14,9 +14,9 @@ from . import gpu, slots
 clock = time.perf_counter
 processor_clock = time.process_time
 NAMES = (
-    "batches", "samples", "passes", "steps", "wait", "wait_first", "busy", "own_processor", "sync", "copies", "pageable",
-    "copies_timed", "gpu_span", "gpu_gap", "gpu_steps", "workers", "persistent", "pinned", "processors", "torch", "began",
-    "ended", "wait_longs", "wait_long", "busy_longs", "busy_long", "readers",
+    "batches", "samples", "passes", "steps", "wait", "wait_first", "busy", "own_processor", "sync", "copies",
+    "pageable", "gpu_span", "gpu_gap", "gpu_steps", "workers", "persistent", "pinned", "processors", "torch", "began",
+    "ended", "wait_longs", "wait_long", "busy_longs", "busy_long", "busy_long_processor", "readers",
     # Those of our own loader, from its engine.
     "stats", "engine_wait", "wait_source", "wait_decode", "wait_slot", "wait_copy", "wait_decide", "wait_handover",
     "filled", "work", "processor", "cache_capacity", "cache_used", "requests", "hits", "fetched", "fetched_bytes",
@@ -57,12 +57,13 @@ class Rank:
         self.inside = True
         now, n = clock(), self.numbers
         if self.last:
-            busy = now - self.last
+            busy, own = now - self.last, processor_clock() - self.last_processor
             n[BUSY] += busy
-            n[OWN] += processor_clock() - self.last_processor
+            n[OWN] += own
             if busy > LONG:
                 n[BUSY_LONGS] += 1
                 n[BUSY_LONGS + 1] += busy
+                n[BUSY_LONGS + 2] += own
             if self.gpu.on:
                 self.gpu.asked()
         return now

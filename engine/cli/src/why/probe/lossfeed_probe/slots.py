@@ -8,6 +8,7 @@ import json
 import mmap
 import os
 import tempfile
+import time
 
 #: The folder of `why`; empty: nothing is measured.
 folder = ""
@@ -19,12 +20,14 @@ class Slots:
     """Numbers by name. `at[name]` is a number's place in `numbers`."""
 
     def __init__(self, kind, names):
-        self.path = os.path.join(folder, f"{kind}-{os.getpid()}.slots")
+        path = os.path.join(folder, f"{kind}-{os.getpid()}.slots")
+        if os.path.exists(path):  # an ended process's, whose number this one has
+            path = os.path.join(folder, f"{kind}-{os.getpid()}-{time.time_ns()}.slots")
         text = "\n".join(names).encode()
         if len(text) > NAMES_BYTES:
             raise ValueError("too many names")
         size = NAMES_BYTES + 8 * len(names)
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             os.posix_fallocate(fd, 0, size)
             os.pwrite(fd, text.ljust(NAMES_BYTES), 0)

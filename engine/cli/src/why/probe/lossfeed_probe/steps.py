@@ -1,4 +1,4 @@
-"""What the loop does between batches: optimizer steps are counted, backward passes and collectives timed."""
+"""The loop between batches: optimizer steps are counted, backward passes and collectives timed."""
 
 import functools
 import os

@@ -1,9 +1,9 @@
-"""The making of batches, in worker processes or in the loop itself: how long it takes, how much of that is computing, and
-whether the interpreter or compiled code computes.
+"""The making of batches, in worker processes or in the loop itself: how long it takes, how much of that is computing,
+and whether the interpreter or compiled code computes.
 
 A fetch's processor time tells waiting from computing, and the kernel's run-queue delay tells both from a machine whose
-processors are taken. What computes is sampled, twenty times a second at most and only where fetches compute: a thread that
-had to be waited for held the interpreter's lock and runs Python; one that did not runs compiled code.
+processors are taken. What computes is sampled, twenty times a second at most and only where fetches compute: if the
+interpreter's lock had to be waited for, Python ran; if not, compiled code.
 """
 
 import os
@@ -18,13 +18,15 @@ NAMES = ("parent", "batches", "wall", "processor", "delay", "longest", "python",
 (PARENT, BATCHES, WALL, PROCESSOR, DELAY, LONGEST, PYTHON, COMPILED, INLINE) = range(len(NAMES))
 #: Seconds between two samples, and how many are taken.
 _PERIOD, _SAMPLES = 0.05, 1200
+#: A lock that came later (seconds) was held. Timers alone are late by a tenth of a millisecond.
+_HELD = 0.15e-3
 #: Sampling starts after so many fetches, if they compute for so long.
 _WARM, _LEAST = 3, 0.5e-3
 #: Packages whose Python functions only lead to compiled code.
 _LEADS = (
-    "PIL", "torch", "torchvision", "torchaudio", "torchcodec", "numpy", "cv2", "av", "decord", "imageio", "skimage",
-    "scipy", "albumentations", "kornia", "pyarrow", "pandas", "h5py", "zarr", "soundfile", "librosa", "tifffile", "gzip",
-    "lzma", "bz2", "zstandard", "turbojpeg", "simplejpeg",
+    "PIL", "gzip", "torch", "torchvision", "torchaudio", "torchcodec", "numpy", "cv2", "av", "decord", "imageio",
+    "skimage", "scipy", "albumentations", "kornia", "pyarrow", "pandas", "h5py", "zarr", "soundfile", "librosa",
+    "tifffile", "lzma", "bz2", "zstandard", "turbojpeg", "simplejpeg",
 )  # fmt: skip
 
 
@@ -36,16 +38,13 @@ class Maker:
         self.numbers[PARENT] = _parent()
         self.fetching = 0
         self._sampler = None
-        try:
-            self._queue = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            self._queue = -1
+        self._delay = Delay()
 
     def delay(self):
         """Seconds that this thread has waited for a processor since it began."""
-        if self._queue < 0:
-            return 0.0
-        return int(os.pread(self._queue, 64, 0).split()[1]) / 1e9
+        if self._delay.thread != threading.get_ident():
+            self._delay = Delay()
+        return self._delay.read()
 
     def fetched(self, wall, processor, delay):
         """One batch is made."""
@@ -57,14 +56,14 @@ class Maker:
         if wall > n[LONGEST]:
             n[LONGEST] = wall
         if self._sampler is None and n[BATCHES] >= _WARM and n[PROCESSOR] > _LEAST * n[BATCHES]:
-            thread = threading.Thread(target=self._sample, args=(threading.get_ident(),), daemon=True, name="lossfeed-why")
-            self._sampler = thread
-            thread.start()
+            about = (threading.get_ident(),)
+            self._sampler = threading.Thread(target=self._sample, args=about, daemon=True, name="lossfeed-why")
+            self._sampler.start()
 
     def _sample(self, thread):
-        n, lock_turn = self.numbers, 0.8 * sys.getswitchinterval()
+        n = self.numbers
         task = f"/proc/self/task/{_native_id(thread)}/stat"
-        own = _Delay()
+        own = Delay()
         for _ in range(_SAMPLES):
             before = own.read()
             began = _clock()
@@ -72,7 +71,7 @@ class Maker:
             late = _clock() - began - _PERIOD - (own.read() - before)
             if not self.fetching:
                 continue
-            held = late >= lock_turn
+            held = late >= _HELD
             try:
                 if not held and not _runs(task):
                     continue
@@ -82,17 +81,26 @@ class Maker:
             n[PYTHON if held and not _leads(frame) else COMPILED] += 1
 
 
-class _Delay:
-    """Run-queue delay of the calling thread."""
+class Delay:
+    """Run-queue delay of one thread, the one that makes this; 0 where the kernel does not say."""
 
     def __init__(self):
+        self.thread = threading.get_ident()
         try:
             self._fd = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             self._fd = -1
 
     def read(self):
-        return 0.0 if self._fd < 0 else int(os.pread(self._fd, 64, 0).split()[1]) / 1e9
+        """Seconds since the thread began."""
+        try:
+            return 0.0 if self._fd < 0 else int(os.pread(self._fd, 64, 0).split()[1]) / 1e9
+        except (OSError, IndexError, ValueError):
+            return 0.0
+
+    def __del__(self):
+        if self._fd >= 0:
+            os.close(self._fd)
 
 
 def _native_id(thread):
