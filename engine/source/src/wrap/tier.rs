@@ -100,8 +100,8 @@ pub(crate) fn check_kept(source: &dyn Source, keyword: &str) -> Result<()> {
     let some = (0..source.len() as SampleId).find(|&id| source.payload_bytes(id) > 0);
     if !source.sized() {
         return Err(Error::settings(format!(
-            "{} cannot be kept {place}: the size of a row is not known before it was read; leave `{keyword}` out, or pack \
-             it into tar shards",
+            "{} cannot be kept {place}: the size of a row is not known before it was read; leave `{keyword}` out, or \
+             pack it into tar shards",
             source.describe()
         )));
     }

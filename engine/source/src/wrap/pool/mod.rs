@@ -5,8 +5,8 @@
 //! writer.rs  the task that writes fetched samples     value.rs  a sample's bytes there
 //! ```
 //!
-//! Advice, never a dependency: a value that is not exactly what was offered is a miss, and a server that fails, hangs or
-//! is slower than the source is left out by the circuit breaker of [`Tiered`]. There is no directory: a sample's place
+//! Advice, never a dependency: a value that is not exactly what was offered is a miss, and a server that fails, hangs
+//! or is slower than the source is left out by the circuit breaker of [`Tiered`]. There is no directory: a sample's place
 //! follows from its key, and one request to each node asks for all samples of a call. A sample that the server does not
 //! have counts as an answer for the breaker, since the question cost what an answer costs.
 
