@@ -73,7 +73,7 @@ pub(crate) trait Tier: Send + Sync {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Counted {
     Disk(Numbers),
-    #[cfg_attr(not(feature = "cloud"), expect(dead_code))]
+    #[cfg_attr(not(feature = "cloud"), allow(dead_code))]
     Pool(PoolNumbers),
 }
 
