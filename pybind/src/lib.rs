@@ -68,6 +68,8 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<turns::Turns>()?;
     module.add_function(wrap_pyfunction!(calls::leave, module)?)?;
     module.add_function(wrap_pyfunction!(calls::forked, module)?)?;
+    module.add_function(wrap_pyfunction!(interpreter::fork_begins, module)?)?;
+    module.add_function(wrap_pyfunction!(interpreter::fork_ends, module)?)?;
     module.add_function(wrap_pyfunction!(scores::forward_rows, module)?)?;
     module.add_function(wrap_pyfunction!(scores::backward_rows, module)?)?;
     module.add_function(wrap_pyfunction!(scores::rank_counts, module)?)?;

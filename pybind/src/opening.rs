@@ -43,7 +43,11 @@ pub(crate) fn interruptibly<T: Send + 'static>(
         match outside(py, move || Ok(waited.recv_timeout(PATIENCE)))? {
             Ok(opened) => return opened.map_err(raise),
             Err(RecvTimeoutError::Disconnected) => return Err(raise(Error::internal("a thread was lost"))),
-            Err(RecvTimeoutError::Timeout) => progress.show(),
+            // A terminal may be paused.
+            Err(RecvTimeoutError::Timeout) => outside(py, || {
+                progress.show();
+                Ok(())
+            })?,
         }
         if let Err(raised) = py.check_signals() {
             stop.ask();

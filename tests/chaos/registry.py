@@ -13,7 +13,7 @@ MODULES = {
     "ptx": "ptx",
     "kills": "kills",
     "faults": "outages",
-    "datasets": "datasets",
+    "datasets": "hostile_datasets",
     "losses": "losses",
     "processes": "processes",
     "surroundings": "surroundings",

@@ -26,7 +26,7 @@ BATCH = 8
 
 
 def forks(case: Case) -> None:
-    """Children make loaders of their own, with 4, 8 and 16 threads on both sides, by ``os.fork`` and by multiprocessing."""
+    """Children of ``os.fork`` and of multiprocessing make loaders of their own, 4, 8 and 16 threads on both sides."""
     import lossfeed as lf
 
     tier = {"disk": str(case.place / "tier"), "disk_bytes": "64MiB", "latency": 0.0001}
@@ -372,8 +372,9 @@ def together(case: Case) -> None:
                 begun[0].send_signal(end)
             said = [process.communicate(timeout=100)[0].split("\n")[-2].split() for process in begun[end is not None :]]
         finally:
-            begun[0].kill()
-            begun[0].wait()
+            for process in begun:
+                process.kill()
+                process.wait()
         case.check(all(words[:2] == ["0", "True"] for words in said), f"beside one that got {end}: {said}")
         requests = sum(int(words[2]) for words in said)
         case.count("objects read", requests)

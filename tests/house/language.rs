@@ -5,7 +5,7 @@ use super::rules::Tree;
 /// The most of each that there may be: words, relative definitions, lines over 120 columns. To lower them after an edit,
 /// take what `cargo test -p lossfeed-tests --test house language -- --nocapture` prints.
 const CEILINGS: [(&str, [usize; 3]); 3] =
-    [("product", [999, 1698, 525]), ("tests", [387, 336, 1393]), ("pages", [264, 0, 156])];
+    [("product", [985, 1687, 524]), ("tests", [386, 336, 1388]), ("pages", [261, 0, 155])];
 
 const WORDS: [&str; 7] = ["nobody", "somebody", "whoever", "anew", "behind", "lies", "stands"];
 /// A documentation comment that begins so defines nothing.
@@ -32,7 +32,8 @@ fn habits(text: &str) -> [usize; 3] {
     let mut counts = [0; 3];
     let mut in_comment = false;
     for line in text.lines() {
-        let words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
+        // The verdict `rank-behind` is one word.
+        let words = line.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '-');
         counts[0] += words.filter(|word| WORDS.contains(&word.to_lowercase().as_str())).count();
         let start = line.trim_start();
         let comment = ["/// ", "//! ", "\"\"\""].iter().find_map(|mark| start.strip_prefix(mark));

@@ -26,9 +26,10 @@ def right(data: lf.Data, sampler: Sampler, policy: Policy | None) -> None:
     for batch in loader:
         logits = torch.zeros(len(batch), 10)
         loader.cross_entropy(logits, batch, reduction="sum", sequence="max")
+        loader.linear_cross_entropy(batch.data, logits, batch, linear_bias=None, reduction="none", sequence="sum")
         loader.loss("mse", logits, batch, reduction="none")
         measured: lf.SampleScores = lf.sample_scores(logits, batch.target)
-        loader.score_losses(measured.loss, batch)
+        loader.score_losses(measured.loss, batch, entropies=measured.entropy)
         assert_type(batch, lf.Batch[torch.Tensor, torch.Tensor])
         assert_type(batch.data, torch.Tensor)
         assert_type(batch.target, torch.Tensor)
@@ -95,4 +96,5 @@ def wrong(data: lf.Data, loader: lf.Loader, batch: lf.Batch, logits: torch.Tenso
     loader.cross_entropy(logits, logits)  # type: ignore[arg-type]
     loader.loss("hinge", logits, batch)  # type: ignore[arg-type]
     loader.set_epoch("1")  # type: ignore[arg-type]
+    lf.linear_cross_entropy(logits, logits, logits, reduction="avg")  # type: ignore[arg-type]
     lf.cross_entropy(logits, logits, reduction="avg")  # type: ignore[arg-type]

@@ -121,7 +121,9 @@ def make(root):
     )
     journal = (
         "import lossfeed as lf\n"
-        "loader = lf.Loader('shard-{000..002}.tar', 8, shuffle=True, cache='50%', journal='run.csv.gz', transform=lf.ImageTransform(crop=16, resize=16))\n"
+        "pixels = lf.ImageTransform(crop=16, resize=16)\n"
+        "kept = {'cache': '50%', 'journal': 'run.csv.gz', 'transform': pixels}\n"
+        "loader = lf.Loader('shard-{000..002}.tar', 8, shuffle=True, **kept)\n"
         "for epoch in range(2):\n"
         "    for batch in loader: loader.score_losses(batch.data.mean((1, 2, 3)), batch)\n"
         "loader.close()\n"

@@ -41,7 +41,7 @@ CASES = [
     ('lf.concat(None)', "SettingsError", "a NoneType is not a list of datasets: lf.concat([a, b])"),
     ('lf.concat([data, images])', "SettingsError", "part 1 holds encoded images with targets int64 [] and part 0 float32"),
     ('lf.concat([pair])', "SettingsError", "part 0 is of type tuple: open it first, lf.concat([lf.open(part)"),
-    ('data.limit("1MB")', "SettingsError", "bandwidth='1MB': arrays: 64 rows of float32 [3] is no single store:"),
+    ('data.limit("1MB")', "SettingsError", "bandwidth='1MB': arrays: 64 rows is no single store:"),
     ('data.limit(0)', "SettingsError", "bandwidth=0 would stop all reads: remove it for no limit"),
     ('data.limit("fast")', "SettingsError", "bandwidth='fast' is not a size: give bytes (1000000) or a size ('20MB',"),
     ('images.limit("1MB")', "SettingsError", "8 samples, 2 classes is no single store: what lies in memory or in"),

@@ -337,15 +337,33 @@ def test_boxes_whose_values_are_not_named_are_asked_for(samples):
             del item["mask"]
             return item | {"area": torch.zeros(len(self.samples[i].boxes))}
 
-    data = More(samples[1:], "tensors")
+    data = More(samples, "tensors")
     says = r"boxes=\('boxes',\): 'area' may have a value a box.*boxes=\{'boxes': \('labels', 'area'\)\}"
     with pytest.raises(lf.SettingsError, match=says):
         lf.Loader(data, 4, transform=lf.ImageTransform(crop=8, scale=SCALE, image="image", boxes=("boxes",)))
     named = lf.ImageTransform(crop=8, scale=SCALE, image="image", boxes={"boxes": ("labels", "area")})
-    with lf.Loader(data, 47, transform=named, pad="nested", num_workers=0) as loader:
+    with lf.Loader(data, N, transform=named, pad="nested", num_workers=0) as loader:
         (batch,) = loader
     lengths = [[len(part) for part in batch[name].unbind()] for name in ("boxes", "labels", "area")]
-    assert lengths[0] == lengths[1] == lengths[2] and sum(lengths[0]) < sum(len(s.boxes) for s in samples[1:])
+    assert lengths[0] == lengths[1] == lengths[2] and sum(lengths[0]) < sum(len(s.boxes) for s in samples)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_json_numbers_beside_boxes_are_real_unless_they_are_labels(tmp_path, samples, first):
+    files = []
+    for at, (count, area) in enumerate(((first, b"[1]" if first else b"[]"), (1, b"[0.75]"))):
+        some = samples[count].files(str(at))
+        files += [*some[:1], *some[2:], (f"{at}.area.json", area)]
+    fields = {"image": "png", **{name: f"{name}.json" for name in ("boxes", "labels", "area")}}
+    data = lf.open(tar(tmp_path / "real.tar", files), fields=fields)
+    with pytest.raises(lf.SettingsError, match="'area' may have a value a box"):
+        lf.Loader(data, 2, transform=lf.ImageTransform(crop=32, boxes=("boxes",)))
+    transform = lf.ImageTransform(crop=32, resize=32, random_crop=False, boxes={"boxes": ("labels", "area")})
+    with lf.Loader(data, 2, transform=transform, pad="nested", num_workers=0, shuffle=False) as loader:
+        (batch,) = loader
+    areas, labels = ([part.tolist() for part in batch[name].unbind()] for name in ("area", "labels"))
+    assert areas == [[1.0] * first, [0.75]] and batch["area"].dtype == torch.float64
+    assert labels == [[10] * first, [10]] and batch["labels"].dtype == torch.int64
 
 
 def test_boxes_that_differ_in_number_name_the_ways_to_join_them(shard):

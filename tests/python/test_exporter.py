@@ -102,11 +102,8 @@ def test_half_requests_and_huge_heads_neither_stop_it_nor_make_it_grow(exporter)
     scraped(exporter)
     before = kib()
     for _ in range(20):
-        try:
-            answer = sent(exporter, b"GET /metrics HTTP/1.1\r\nX: " + b"a" * (1 << 20))
-            assert answer.startswith(b"HTTP/1.1 431 ")
-        except (ConnectionResetError, BrokenPipeError):
-            pass  # it stops reading: the rest of a head that long is not taken
+        answer = sent(exporter, b"GET /metrics HTTP/1.1\r\nX: " + b"a" * (1 << 20))
+        assert answer.startswith(b"HTTP/1.1 431 ")
     half = [socket.create_connection(("127.0.0.1", exporter.port)) for _ in range(200)]
     for connection in half:
         connection.sendall(b"GET /metrics HT")

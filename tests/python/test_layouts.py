@@ -103,6 +103,9 @@ def test_masks_in_a_folder_of_their_own_go_with_their_pictures(tmp_path, caplog)
     [
         (list(range(N)), list(range(N)), []),
         (np.arange(N) * 3, [3 * i for i in range(N)], []),
+        (list(np.arange(N)), list(range(N)), []),
+        (list(torch.arange(N)), list(range(N)), []),
+        (tuple(np.arange(N, dtype=np.float32) / 2), [i / 2 for i in range(N)], []),
         (torch.arange(N) / 2, [i / 2 for i in range(N)], []),
         (list("cabcabcabcab"), [2, 0, 1] * 4, ["a", "b", "c"]),
         (None, None, []),
@@ -138,13 +141,23 @@ def test_what_a_list_names_is_opened_as_it_is_written(flat, monkeypatch):
         ([flat / "00.png", 7], None, "item 1 is 7, and item 0 is a file name"),
         ([flat / "00.png"], [1, 2], "labels: 2 for 1 paths"),
         ([flat / "00.png"], [(1, 2)], "labels: (1, 2) is no label"),
+        ([flat / "00.png"], 5, "labels=5: give a list of labels, one a path"),
+        ([flat / "00.png"], torch.tensor(5), "labels=tensor(5): give a list of labels"),
+        ([flat / "00.png"], {"00.png": 1}, "labels={'00.png': 1}: give a list of labels"),
+        ([flat / "00.png"] * 2, [2**70, 0.5], "labels: 1180591620717411303424 is beyond int64"),
+        ([flat / "00.png"], ["cat\ud800"], "labels: 'cat\\ud800' has half of a surrogate pair"),
+        ([flat / "00.png", "\ud800.png"], None, "item 1 is '\\ud800.png', which is not UTF-8: rename it"),
+        ([(flat / "00.png", str(flat / "01.png"))], "auto", "01.png' is an image file: open their folder with fields="),
+        ([flat / "00.png"], [flat / "01.png"], "01.png' is an image file: open their folder with fields="),
         ([(flat / "00.png", 1)], [1], "labels= beside a list of pairs"),
-        ((np.zeros((3, 2)), np.zeros(3)), None, "labels=None is for folders of images"),
-        (str(flat / "00.png"), None, "labels=None is for folders of images"),
+        ((np.zeros((3, 2)), np.zeros(3)), None, "labels=None is for local folders of images"),
+        (str(flat / "00.png"), None, "labels=None is for local folders of images"),
     ):
         with pytest.raises(lf.SettingsError) as refused:
             lf.open(paths, labels)
         assert words in str(refused.value)
+    with pytest.raises(lf.SettingsError, match="fields= is for folders, shards and manifests, and this is a list"):
+        lf.open([flat / "00.png"], None, fields=("png",))
     with pytest.raises(lf.SettingsError, match="latency= is for class folders, shards and stores"):
         lf.open(flat, None, latency=0.1)
     with pytest.raises(lf.SettingsError, match="labels='class': give None, 'folders'"):
@@ -218,6 +231,24 @@ BAD = [
     ("a.jsonl", '{"file_name": "flat/00.png"}\n{"file_name": "flat/01.png", "x": 1}\n', "line 2: ['x'] are not"),
     ("a.jsonl", '["flat/00.png"]\n', "line 1 is a list"),
     ("a.jsonl", '{"file_name": \n', "near line 1"),
+    ("a.csv", "file_name,image\nflat/00.png,flat/01.png\n", "'file_name' and 'image' would be one part of a sample"),
+    (
+        "a.csv",
+        "image,mask_file_name,mask\nflat/00.png,flat/01.png,2\n",
+        "name both, fields={'mask_file_name': 'mask_file_name', 'mask': 'mask'}",
+    ),
+    ("a.jsonl", '{"file_name": "flat/00.png", "a": {"b": 1}, "a.b": 2}\n', "line 1: a key is 'a.b'"),
+    ("a.jsonl", '{"file_name": "flat/00.png", "a": 1, "a.b": 2}\n', "line 1: a key is 'a.b'"),
+    ("a.jsonl", '{"file_name": "flat/00.png", "": {"a": 1}, "a": 2}\n', "line 1: a key is ''"),
+    (
+        "a.jsonl",
+        '{"image": {"b": 1}, "file_name": "flat/00.png"}\n',
+        "columns 'image.b' and 'file_name' would be one part of a sample, 'image': name both",
+    ),
+    ("a.jsonl", '{"file_name": "flat/00.png", "text": "\\ud800"}\n', "sample 0: text is '\\ud800', with half of a"),
+    ("a.jsonl", '{"file_name": "flat/00.png", "\\ud800": 1}\n', "the key '\\ud800' has half of a surrogate pair"),
+    ("a.csv", "image,y\nflat/00.png,1\nflat/01.png,9223372036854775808\n", "sample 1: the label is 92233720368547"),
+    ("a.jsonl", '{"file_name": "flat/00.png", "y": 9223372036854775808}\n', "sample 0: the label is 92233720368547"),
 ]
 
 
@@ -239,6 +270,12 @@ def test_manifests_that_cannot_be_read(flat):
         lf.open(flat.parent / "a.csv", fields={"image": "file_name", "t": "y"})
     with pytest.raises(lf.SettingsError, match="is a manifest, which is read of this machine alone"):
         lf.open("s3://bucket/a.csv")
+
+
+def test_whole_numbers_beyond_64_bits_are_kept_as_they_are(flat):
+    (flat.parent / "n.csv").write_text(f"image,hash,id,label\nflat/00.png,{2**64 - 1},{2**62 + 1},0\n")
+    row = lf.open(flat.parent / "n.csv")[0]
+    assert row["hash"] == 2**64 - 1 and int(row["id"]) == 2**62 + 1
 
 
 def test_a_folder_of_splits_is_a_question(tmp_path):

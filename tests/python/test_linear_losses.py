@@ -224,6 +224,8 @@ def test_what_does_not_fit_the_batch_is_refused():
     assert "for a batch of 6 samples" in refused(h[:4], w, batch, target=batch.target[:4])
     assert "for a batch of 6 samples" in refused(h[:, :3], w, batch)
     assert "for a batch of 6 samples" in refused(h.flatten(0, 1)[:8], w, batch, target=batch.target.flatten()[:8])
+    # Tokens first: rows of one sample would go to others.
+    assert "for a batch of 6 samples" in refused(h.transpose(0, 1), w, batch, target=batch.target.T)
     assert "holds no class indices" in refused(h, w, batch, target=torch.rand(B, T, V))
     assert "hidden of shape (6, 5, 3)" in refused(h[..., :3], w, batch)
     assert "weighted=1 must be True or False" in refused(h, w, batch, weighted=1)

@@ -249,7 +249,8 @@ def test_an_opening_of_more_than_two_seconds_says_on_a_terminal_how_far_it_is():
     with Web(objects, ranges=lambda number: time.sleep(0.8) or True) as web:
         run = [sys.executable, "-c", script, web.url + "/s-{0..3}.tar"]
         ours, theirs = os.openpty()
-        with subprocess.Popen(run, stdout=subprocess.PIPE, stderr=theirs, env={**os.environ, "TERM": "xterm"}) as opening:
+        at = {**os.environ, "TERM": "xterm"}
+        with subprocess.Popen(run, stdout=subprocess.PIPE, stderr=theirs, env=at) as opening:
             os.close(theirs)
             told = b""
             with contextlib.suppress(OSError):  # the other end is closed

@@ -13,6 +13,11 @@ def test_readme_stays_short():
     assert README.stat().st_size <= 9_000, "what is longer has a page in pybind/docs"
 
 
+def test_the_report_of_why_is_the_one_that_was_recorded():
+    report = re.search(r"^```text\n(lossfeed why.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
+    assert report is not None and report[1] in (README.parent / "pybind" / "docs" / "waits.md").read_text()
+
+
 def test_the_twenty_lines_train_on_a_folder_of_photographs(tmp_path, monkeypatch, capsys):
     draw = np.random.default_rng(0)
     for i in range(18):

@@ -21,7 +21,7 @@ import torch
 from handed_out import HANDED_OUT
 
 import lossfeed as lf
-from lossfeed._base.signals import of_signal
+from lossfeed._base.signals import kept_while, of_signal
 from lossfeed._loader.epoch_pass import Pass
 
 SAMPLES, BATCH = 16, 4
@@ -144,7 +144,7 @@ def test_wherever_it_falls_every_sample_comes_once(way, before, error):
 
 
 def test_a_signal_never_falls_into_a_queue_of_worker_processes():
-    """Its lock would stay taken, and the end of the queue would wait for it for ever. Threads of its own put into it."""
+    """Its lock would stay taken, and closing the queue would wait for it for ever. A thread of its own puts into it."""
     seen = []
     putting = multiprocessing.queues.Queue.put
     with lf.Loader(Items(), BATCH, num_workers=2, persistent_workers=True, framework="torch", stats=False) as loader:
@@ -194,7 +194,8 @@ def test_a_state_after_a_signal_that_comes_while_the_loop_waits(number, timeout)
     """Real signals at many moments of a wait: behind it the batch has been taken."""
     with handled():
         for delay in range(16):  # beyond the end of the epoch, which takes 32 ms
-            loader, seen = lf.Loader(Sleepy(0.002), BATCH, num_workers=1, timeout=timeout, framework="numpy", stats=False), []
+            settings = {"num_workers": 1, "timeout": timeout, "framework": "numpy", "stats": False}
+            loader, seen = lf.Loader(Sleepy(0.002), BATCH, **settings), []
             passing = iter(loader)
             timer = threading.Timer(0.002 + 0.003 * delay, signal.pthread_kill, (threading.main_thread().ident, number))
             with contextlib.suppress(KeyboardInterrupt, Preempted):
@@ -434,6 +435,22 @@ def test_a_handlers_exception_in_a_log_handler_is_raised_and_costs_no_batch():
             assert raised and got == [i for i in range(SAMPLES) if i != 9]
     finally:
         logger.removeHandler(raising)
+
+
+def test_each_signal_that_was_kept_is_raised_though_a_handler_before_raises():
+    seen = []
+
+    def first(*_):
+        seen.append("first")
+        raise Preempted
+
+    with handled(first), handled(lambda *_: seen.append("second"), signal.SIGUSR2), pytest.raises(Preempted):
+        with kept_while(forking=True):
+            signal.raise_signal(signal.SIGUSR1)
+            signal.raise_signal(signal.SIGUSR2)
+            assert not seen
+    assert seen == ["first", "second"]
+    assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
 
 
 @pytest.mark.parametrize("cache", [None, 4096])

@@ -1,4 +1,4 @@
-"""What a loader, a batch and a dataset say of themselves to people: summary(), reprs, notebooks, lf.show, logging."""
+"""Texts for people: a loader's summary, reprs, tables of notebooks, lf.show, the line of logging."""
 
 import json
 import logging
@@ -61,6 +61,9 @@ def test_a_summary_of_a_run_says_what_came_of_it():
     assert said["waited"].endswith("%") and "of the time" in said["waited"] and said["scores"].startswith("128;")
     loader.close()
     assert rows(loader)["now"] == "closed" and "closed" in repr(loader)
+    with lf.Loader(ARRAYS, 8, cache="100%", sampler="auto", num_workers=0) as loader:
+        assert rows(loader)["order"] == "auto chose uniform: the cache holds every sample"
+    assert rows(loader)["order"] == "auto"
 
 
 def test_a_summary_names_ranks_pages_of_bad_samples_and_the_last_change(monkeypatch):
@@ -99,7 +102,8 @@ def test_reprs_say_what_was_chosen_once(tmp_path):
     shuffled = lf.Loader(ARRAYS, 8, shuffle=True, cache="2GiB", rank=0, world_size=2, seed=0)
     assert (
         repr(shuffled)
-        == "<lossfeed.Loader 64 samples in 4 batches of 8, sampler uniform, cache 2 GiB, policy belady, rank 0 of 2, cpu>"
+        == "<lossfeed.Loader 64 samples in 4 batches of 8, sampler uniform, cache 2 GiB, policy belady, "
+        "rank 0 of 2, cpu>"
     )
     folder_of_pages.class_folders(tmp_path / "train", 6)
     data = lf.open(tmp_path / "train")

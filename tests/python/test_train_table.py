@@ -68,7 +68,8 @@ def test_seconds_are_shown_beside_how_often_they_fit_into_the_first_recipes():
     lines = {line[:32].strip(): line[32:].split() for line in table.render(runs).splitlines()}
     assert next(v for k, v in lines.items() if k.startswith("seconds")) == ["6.0", "2.0", "2.4"]
     assert next(v for k, v in lines.items() if k.startswith("× faster than")) == ["3.00", "2.50"]
-    assert table.render(runs).endswith("echo is the control without scores: what replay has over it is what scores are worth here.")
+    control = "echo is the control without scores: what replay has over it is what scores are worth here."
+    assert table.render(runs).endswith(control)
     assert "control" not in table.render(runs[:2]) and "× faster" not in table.render(runs[:1])
 
 

@@ -1,4 +1,4 @@
-"""A logits tensor on its way to the score table: the stops that pybind/ARCHITECTURE.md names, and at most a dozen of them."""
+"""A logits tensor on its way to the score table: the stops in pybind/ARCHITECTURE.md, at most a dozen."""
 
 import re
 from pathlib import Path

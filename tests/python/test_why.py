@@ -199,6 +199,33 @@ def test_a_program_that_handles_a_signal_goes_on_to_its_own_end(tmp_path):
     assert code == 5, err
 
 
+@pytest.mark.parametrize("batch", ["Odd()", "[Odd()]"])
+def test_a_program_that_cannot_be_measured_runs_as_without_it(tmp_path, batch):
+    """A rank that is no number, and batches whose shape is none."""
+    script = f"""
+    import torch
+    class Odd: shape = 3
+    batches = torch.utils.data.DataLoader(range(8), 2, collate_fn=lambda _: {batch})
+    sys.exit(60 + sum(1 for _ in batches))
+    """
+    code, _, err, _ = run(tmp_path, script, env={**os.environ, "RANK": "node-3"})
+    assert code == 64 and "Traceback" not in err, err
+
+
+def test_what_a_program_ignores_it_ignores_under_why_too(tmp_path):
+    """Signals are ignored under `nohup`, and ends of children by some parents."""
+    script = """
+    import signal
+    sys.exit(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN and 9)
+    """
+    def as_nohup():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+    code, _, err, _ = run(tmp_path, script, preexec_fn=as_nohup)
+    assert code == 9, err
+
+
 def test_a_terminals_ctrl_c_reaches_the_program_once(tmp_path):
     file = tmp_path / "counts.py"
     file.write_text(

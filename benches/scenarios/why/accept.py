@@ -37,8 +37,8 @@ VARIANTS: dict[str, list[str]] = {
     "ours, slow Python": ["rounds=15000", "step_ms=2"],
     "ours, tiny cache": ["cache=20%", "bandwidth=400000", "step_ms=4"],
     "late scores": ["lag=8", "held=20", "step_ms=6"],
-    "rank behind, input": ["slow_rank=0", "item_ms=1", "num_workers=1", "step_ms=5"],
-    "rank behind, computing": ["slow_rank=1", "more_ms=8", "num_workers=1"],
+    "rank-behind, input": ["slow_rank=0", "item_ms=1", "num_workers=1", "step_ms=5"],
+    "rank-behind, computing": ["slow_rank=1", "more_ms=8", "num_workers=1"],
     "busy": ["width=2048", "num_workers=2"],
     "item every step": ["num_workers=0", "width=1024"],
     "tiny model": ["num_workers=2", "steps=600", "batch_size=32"],
@@ -92,7 +92,7 @@ def main() -> int:
                 print(text[-1500:], flush=True)
     print(f"\nverdicts right: {right} of {2 * len(args.only)}; what-ifs within 20 %: {near} of {foretold}")
     print(record.csv)
-    return 0
+    return int(right < 2 * len(args.only))
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
     python benches/scenarios/why/cost.py [--rounds 7] [--traceml PYTHON] [--record FOLDER]
 
-The step is a small network whose computing is set to a millisecond and to ten; the loader keeps batches in memory, so
-that the probe has nothing to wait for. Rounds of the ways alternate, and the medians of the steps' median times are
-compared.
+The step is a small network whose computing is set to a millisecond and to ten; the samples are in memory. With a worker
+process the loop waits for its hand-over. Rounds of the ways alternate; ``more`` is the median over rounds of a way's
+step less the plain program's in the same round.
 ``--traceml`` names a Python that has ``traceml-ai`` and torch.
 """
 
@@ -71,7 +71,7 @@ def once(way: str, python: str, file: Path, spin_ms: float, steps: int, workers:
     if way == "traceml":
         command = [str(Path(python).parent / "traceml"), "run", str(file), "--args", *program[2:]]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, cwd=file.parent)
     line = next((line for line in done.stdout.splitlines() if "STEP {" in line), None)
     if line is None:
         raise SystemExit(f"{way}: {done.stdout[-800:]}\n{done.stderr[-1500:]}")
@@ -102,7 +102,8 @@ def main() -> int:
                 for way, runs in found.items()
             }
             for way, numbers in middle.items():
-                more = {key: numbers[key] - middle["alone"][key] for key in numbers}
+                pairs = list(zip(found[way], found["alone"], strict=True))
+                more = {key: statistics.median(own[key] - alone[key] for own, alone in pairs) for key in numbers}
                 row: dict[str, Any] = {"way": way, "step_ms": spin_ms, "workers": workers}
                 row |= {key: round(value, 1) for key, value in numbers.items()}
                 row |= {f"more_{key}": round(value, 1) for key, value in more.items()}

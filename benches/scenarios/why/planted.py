@@ -206,7 +206,7 @@ def late(s: dict[str, Any]) -> None:
                 time.sleep(s["step_ms"] / 1000)
 
 
-def behind(s: dict[str, Any]) -> None:
+def late_rank(s: dict[str, Any]) -> None:
     """Two ranks that step together; one has the planted part."""
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -310,18 +310,18 @@ CASES = {
         | {"epochs": 4},
     ),
     "late scores": Case(late, ("scores-late",), (None,), {"samples": 640, "epochs": 4, "lag": 4, "held": 12}),
-    "rank behind, input": Case(
-        behind, ("rank-behind",), ("source",), {"slow_rank": 1, "item_ms": 2, "more_ms": 0}, ranks=2
+    "rank-behind, input": Case(
+        late_rank, ("rank-behind",), ("source",), {"slow_rank": 1, "item_ms": 2, "more_ms": 0}, ranks=2
     ),
-    "rank behind, computing": Case(
-        behind, ("rank-behind",), ("compute",), {"slow_rank": 0, "item_ms": 0.05, "more_ms": 20}, ranks=2
+    "rank-behind, computing": Case(
+        late_rank, ("rank-behind",), ("compute",), {"slow_rank": 0, "item_ms": 0.05, "more_ms": 20}, ranks=2
     ),
     "busy": Case(busy, ("ok", "compute-bound"), (None,), {"width": 1024, "batch_size": 64}),
     "item every step": Case(
         busy, ("ok", "compute-bound"), (None,), {"width": 512, "batch_size": 64, "item": 1, "num_workers": 1}
     ),
     "tiny model": Case(tiny, ("ok", "compute-bound"), (None,), {"batch_size": 64, "steps": 1500}),
-    "paused": Case(paused, ("ok", "compute-bound"), (None,), {"pause": 3, "num_workers": 1}),
+    "paused": Case(paused, ("ok", "compute-bound"), (None,), {"pause": 3, "num_workers": 1, "step_ms": 30}),
 }  # fmt: skip
 
 

@@ -21,7 +21,12 @@ struct Lately {
 /// Runs the command and returns its exit code.
 pub(crate) fn run(args: &CheckArgs) -> i32 {
     let found = stats::discover();
-    let pages: Vec<&JobPage> = found.iter().filter(|page| page.alive && is_of(page, &args.job)).collect();
+    let mut pages: Vec<&JobPage> = found.iter().filter(|page| page.alive && is_of(page, &args.job)).collect();
+    // Root sees the pages of all users, and another's job may have the name of one of its own.
+    let own = rustix::process::geteuid().as_raw();
+    if pages.iter().any(|page| page.uid == own) {
+        pages.retain(|page| page.uid == own);
+    }
     if pages.is_empty() {
         term::complain(&format!(
             "no running engine has pid or job {:?}; `lossfeed smi` lists those there are",

@@ -15,7 +15,7 @@ use crate::args::ExporterArgs;
 use crate::term;
 
 /// Connections at a time; further ones wait in the kernel's queue.
-const CONNECTIONS: usize = 64;
+const CONNECTIONS: usize = 512;
 /// The time of a connection, from its first byte to its last: a slow client holds nothing longer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest head of a request.

@@ -30,7 +30,7 @@ pub(crate) const SLOTS: usize = (BLOCK_BYTES - HEAD) / 8;
 /// The locks' place in the file, where no bytes are: first the one for claiming, then one for each block.
 const LOCKS: i64 = 1 << 40;
 /// The lock for claiming is asked for so often, with a pause between: a process may have been stopped while it had it.
-const LOCK_TRIES: u32 = 20;
+const LOCK_TRIES: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_micros(500);
 /// Claims are left alone for so long where that lock could not be had.
 const LOCK_REST: Duration = Duration::from_secs(1);
@@ -161,8 +161,8 @@ impl Claims {
         Arc::clone(&self.table)
     }
 
-    /// Looks at what the others fetch, and keeps them from claiming more until [`Self::looked`]. `None` if that cannot be
-    /// had now.
+    /// Looks at what the others fetch, and keeps them from claiming more until [`Self::looked`]. `None` if the lock is
+    /// taken.
     pub(crate) fn look(&mut self, now: Instant) -> Option<Others> {
         if self.resting_until.is_some_and(|until| now < until) {
             return None;
@@ -203,8 +203,8 @@ impl Claims {
         self.table.set(libc::F_UNLCK, LOCKS);
     }
 
-    /// Claims `keys` for the call `ticket`, but for those that others fetch. A call that has waited `since` then waits no
-    /// longer than is of use.
+    /// Claims `keys` for the call `ticket`, except those that others fetch. A call that has waited `since` then waits
+    /// no longer than is of use.
     pub(crate) fn claim(
         &mut self,
         others: &Others,
@@ -309,10 +309,7 @@ impl Claims {
 
     /// Brings the block in the file up to date, and gives a sign of life if one is due.
     pub(crate) fn write(&mut self) {
-        if self.any() && self.pulsed.elapsed() >= PULSE {
-            self.pulse += 1;
-            self.dirty = true;
-        }
+        self.dirty |= self.any() && self.pulsed.elapsed() >= PULSE;
         if std::mem::take(&mut self.dirty) {
             // What cannot be told is fetched twice.
             self.written();
@@ -321,6 +318,7 @@ impl Claims {
 
     fn written(&mut self) -> bool {
         self.pulsed = Instant::now();
+        self.pulse += 1;
         let mut bytes = Vec::with_capacity(HEAD + 8 * self.slots.len());
         bytes.extend_from_slice(MAGIC);
         for number in [self.steps, self.pulse, self.slots.len() as u64] {

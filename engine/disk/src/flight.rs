@@ -1,6 +1,6 @@
 //! A call's fetches, made once among all processes that share the folder.
 //!
-//! Before a call fetches samples it claims them. What another process is fetching it leaves to that one, and waits until
+//! Before a call fetches samples it claims them. It leaves to another process what that one is fetching, and waits until
 //! the record can be read, or the other has given it up, stopped or died. The tier's thread keeps the claims: it reads
 //! what the others have written anyway, and a disk that hangs holds up no caller.
 
@@ -41,8 +41,8 @@ impl Disk {
 }
 
 impl Flight {
-    /// Claims `keys`. The first call of it answers at once. Later ones end the claims before, and wait until one of `keys`
-    /// is no longer another's, in all for a bounded time; after `stopped` they may answer anything.
+    /// Claims `keys`. The first call answers at once. Later ones end the claims before, and wait for a bounded time
+    /// until one of `keys` is no longer another's; after `stopped` they may answer anything.
     pub fn claim(&mut self, keys: &[Option<Key>], stopped: &dyn Fn() -> bool) -> Vec<Whose> {
         let ours = || vec![Whose::Ours; keys.len()];
         let waits = self.land();

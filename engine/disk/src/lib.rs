@@ -48,9 +48,9 @@
 //! under way too.
 //!
 //! What one process is fetching the others wait for ([`Flight`]), so that processes that begin together read the store
-//! once. The file `claims` has these keys and no samples; it may be deleted while no process uses the folder. A process that was
-//! killed has no claims. One that is stopped is waited for three seconds, one that is slow for fifteen, and then its
-//! claims are ignored for a minute.
+//! once. The file `claims` has these keys and no samples; it may be deleted while no process uses the folder. A process
+//! that was killed has no claims. One that is stopped is waited for three seconds, one that is slow for fifteen, and
+//! then its claims are ignored for a minute.
 
 mod claims;
 #[cfg(test)]

@@ -37,17 +37,18 @@ impl Writer {
         };
         let waiting = std::mem::take(&mut self.waiting);
         let claimed = |request: &Request| claims.claim(&others, request.ticket, &request.keys, request.since, now);
-        let mut claimed: Vec<Vec<Whose>> = waiting.iter().map(claimed).collect();
+        let claimed: Vec<Vec<Whose>> = waiting.iter().map(claimed).collect();
         claims.looked();
         if others.news {
             // Trouble with the folder shows when something is written.
             let _ = self.read_on();
         }
-        for (request, mut claimed) in waiting.into_iter().zip(claimed.drain(..)) {
+        for (request, mut claimed) in waiting.into_iter().zip(claimed) {
             for (key, whose) in request.keys.iter().zip(&mut claimed) {
                 let Some(key) = key.filter(|&key| self.shared.keeps(key)) else { continue };
-                *whose = Whose::There;
-                if let Some(claims) = &mut self.claims {
+                if std::mem::replace(whose, Whose::There) == Whose::Ours
+                    && let Some(claims) = &mut self.claims
+                {
                     claims.let_go(request.ticket, key);
                 }
             }

@@ -146,6 +146,8 @@ impl Writer {
             }
             if over {
                 self.end();
+                // Its last write may hang, and is waited for until the end is told.
+                self.claims = None;
             } else if self.looked.elapsed() >= LOOK_AROUND {
                 // Trouble with the folder shows when something is written.
                 let _ = self.look_around(false);
@@ -217,6 +219,9 @@ impl Writer {
 
     /// Writes what was gathered; from then on it can be read.
     fn write_gathered(&mut self) {
+        if self.active.as_ref().is_none_or(|active| active.gathered.is_empty()) {
+            return;
+        }
         let room = self.room();
         let Some(active) = self.active.as_mut().filter(|a| !a.gathered.is_empty()) else { return };
         let counts = &self.shared.counts;

@@ -182,6 +182,10 @@ fn corners(array: Array<'_>) -> Result<Vec<[f64; 4]>> {
         Dtype::I64 => Some(values(data, |b| i64::from_ne_bytes(b) as f64)),
         Dtype::I32 => Some(values(data, |b| i32::from_ne_bytes(b).into())),
         Dtype::I16 => Some(values(data, |b| i16::from_ne_bytes(b).into())),
+        Dtype::I8 => Some(values(data, |b| i8::from_ne_bytes(b).into())),
+        Dtype::U64 => Some(values(data, |b| u64::from_ne_bytes(b) as f64)),
+        Dtype::U32 => Some(values(data, |b| u32::from_ne_bytes(b).into())),
+        Dtype::U16 => Some(values(data, |b| u16::from_ne_bytes(b).into())),
         Dtype::U8 => Some(values(data, |b| u8::from_ne_bytes(b).into())),
         _ => None,
     };
@@ -236,10 +240,10 @@ fn along<'a>(
     }
     let each = inner.iter().product::<usize>() * dtype.size_bytes();
     let kept = boxes.iter().filter(|b| b.is_some()).count();
-    if kept == boxes.len() || each == 0 {
+    if kept == boxes.len() {
         return Ok((shape, data));
     }
-    let rows = data.chunks_exact(each).zip(boxes).filter(|(_, b)| b.is_some());
+    let rows = data.chunks_exact(each.max(1)).zip(boxes).filter(|(_, b)| b.is_some());
     let data = rows.flat_map(|(row, _)| row).copied().collect::<Vec<u8>>();
     if let Some(first) = shape.first_mut() {
         *first = kept;

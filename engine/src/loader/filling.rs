@@ -190,8 +190,8 @@ impl Filling<'_> {
             going(k)
         };
         sheet.turn(Work::Source);
-        // What came over a network and is no sample is asked for again, as often and as long as an answer that is refused
-        // sooner: damage on the way passes.
+        // Bytes that came over a network and are no sample are fetched again, by the same rule as an answer of a wrong
+        // length: damage on the way passes.
         let (mut wrong, begun) = (Vec::new(), Instant::now());
         let remote = source.remote();
         let wanted: Vec<SampleId> = asked.iter().map(|&row| ids[row]).collect();

@@ -43,7 +43,8 @@ CASES = [
         "shuffle=True,",
         'cache="1MiB", sampler="auto",',
         "More readers cannot help: the link is full. A cache for a quarter of the samples does, if the run trains on\n"
-        "what is in it again: `auto` chooses `replay`, which fetches a quarter of every batch.",
+        "what is in it again: `auto` chooses `replay`, which fetches a quarter of every batch. `echo` reads as few bytes\n"
+        "without scores; both train on repeats, so compare accuracy ([samplers](samplers.md)).",
     ),
     Case(
         "large_pictures.py",
@@ -100,7 +101,8 @@ def main() -> None:
         "`DataLoader`, and says at the end what the steps waited for, and one line to write. [What each verdict\n"
         "means](why.md). Three cases: the run as it was, one change, and the run after it.\n\n"
         f"*{machine}, with others at work; `cases/take.py` runs them again.*\n"
-        "No GPU was there: the training computes on the processors that also read.\n"
+        "No GPU was there: the training computes on the processors that also read. The cases show how to read the report, and\n"
+        "not what a run gains: their stores and models were chosen so that waits dominate.\n"
     )
     (HERE.parent / "waits.md").write_text("\n".join([head, *map(section, CASES)]))
 

@@ -25,7 +25,8 @@ def main() -> int:
     if sys.executable:
         os.environ.setdefault("LOSSFEED_PYTHON", sys.executable)
     # The command line waits outside the interpreter, where Python's own handler would never run.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     return _native.cli_main(argv, _train)
 
 

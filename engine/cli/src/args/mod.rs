@@ -10,7 +10,7 @@ mod train;
 pub mod units;
 mod why;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
 pub use allocate::{AllocateArgs, FormsArgs, Sharing};
 #[cfg(feature = "engine")]
@@ -75,7 +75,7 @@ pub enum Command {
 
 /// `lossfeed doctor`.
 #[cfg(feature = "engine")]
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct DoctorArgs {
     /// One JSON document instead of lines
     #[arg(long)]

@@ -1,7 +1,5 @@
 //! The options of `lossfeed smi` and `lossfeed exporter`.
 
-use std::net::SocketAddr;
-
 use clap::{Args, Subcommand};
 
 use crate::smi::fields;
@@ -83,7 +81,7 @@ pub struct CsvForm {
 pub struct ExporterArgs {
     /// Address to listen on. Another than a loopback address shows names of jobs and paths of data to the network
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9841")]
-    pub listen: SocketAddr,
+    pub listen: std::net::SocketAddr,
 }
 
 /// Seconds between screens: at least 0.1, as gpustat has it.

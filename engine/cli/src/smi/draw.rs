@@ -6,29 +6,12 @@ use ratatui::style::{Color, Modifier, Style};
 use lossfeed_stats as stats;
 
 use super::job;
-use super::layout::{ASCII, Cell, Column, Glyphs, LABEL, Screen, UNICODE, number, text};
+use super::layout::{ASCII, Cell, Column, Glyphs, LABEL, Screen, UNICODE, known, number, text, wait_style};
 use super::numbers::{UNKNOWN, decimal, pair};
 use super::snapshot::{Engine, Gpu, NvmlStatus, Snapshot};
+use super::view::Page;
 use super::{held, view};
 use crate::term;
-
-/// The page of a screen.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Page {
-    /// GPUs, all jobs, and the details of each.
-    #[default]
-    Jobs,
-    /// Each job's step as a stacked bar.
-    Step,
-    /// The tiers that samples came from.
-    Tiers,
-    /// The ranks of each job.
-    Ranks,
-    /// GPUs and the processes on them.
-    Gpus,
-    /// The meaning of columns and keys.
-    Help,
-}
 
 /// The look of a screen.
 #[derive(Debug, Clone, Copy)]
@@ -316,18 +299,4 @@ fn engine_row(engine: &Engine, gpus: &[Gpu]) -> Vec<Cell> {
         }
     }
     row
-}
-
-/// The colour of a share of time spent waiting, by the thresholds that nvitop paints with.
-pub(super) fn wait_style(share: Option<f64>) -> Style {
-    match share {
-        Some(s) if s >= 0.75 => Style::new().fg(Color::Red),
-        Some(s) if s >= 0.10 => Style::new().fg(Color::Yellow),
-        Some(_) => Style::new().fg(Color::Green),
-        None => Style::new(),
-    }
-}
-
-pub(super) fn known<T>(value: Option<T>, show: impl Fn(T) -> String) -> Cell {
-    value.map_or_else(|| UNKNOWN.into(), |v| show(v).into())
 }

@@ -4,8 +4,7 @@ use lossfeed_control::tune::{Knob, circuit};
 use lossfeed_stats as stats;
 use ratatui::style::{Color, Style};
 
-use super::draw::{known, wait_style};
-use super::layout::{Cell, Column, Glyphs, LABEL, Screen, number, text};
+use super::layout::{Cell, Column, Glyphs, LABEL, Screen, known, number, text, wait_style};
 use super::numbers::{UNKNOWN, decimal, pair, time};
 use super::snapshot::Engine;
 

@@ -1,10 +1,11 @@
 //! Boxes and columns: lines of text that fit a width, in Unicode or plain ASCII.
 
+use super::numbers::UNKNOWN;
 use crate::term::wrap;
 use lossfeed_stats::steers_terminal;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
-use ratatui::style::{Modifier, Style};
+use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 
 /// The characters a screen is drawn with.
@@ -214,6 +215,20 @@ pub(super) fn clip(text: &str, width: usize, glyphs: Glyphs) -> String {
         clean.push_str(glyphs.cut);
     }
     clean
+}
+
+/// The colour of a share of time spent waiting, by the thresholds that nvitop paints with.
+pub(super) fn wait_style(share: Option<f64>) -> Style {
+    match share {
+        Some(s) if s >= 0.75 => Style::new().fg(Color::Red),
+        Some(s) if s >= 0.10 => Style::new().fg(Color::Yellow),
+        Some(_) => Style::new().fg(Color::Green),
+        None => Style::new(),
+    }
+}
+
+pub(super) fn known<T>(value: Option<T>, show: impl Fn(T) -> String) -> Cell {
+    value.map_or_else(|| UNKNOWN.into(), |v| show(v).into())
 }
 
 #[cfg(test)]

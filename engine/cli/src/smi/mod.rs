@@ -34,8 +34,9 @@ use crate::args::{SmiArgs, SmiMode};
 use crate::term::{self, Environment};
 
 pub(crate) use draw::legend;
-use draw::{Look, Page, draw};
+use draw::{Look, draw};
 use snapshot::{NvmlStatus, Snapshot};
+use view::Page;
 
 /// No engine by the asked-for pid or job.
 const NOT_FOUND: i32 = 6;

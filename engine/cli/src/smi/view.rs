@@ -4,8 +4,25 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use lossfeed_stats as stats;
 
-use super::draw::Page;
 use super::snapshot::{Engine, Snapshot};
+
+/// The page of a screen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Page {
+    /// GPUs, all jobs, and the details of each.
+    #[default]
+    Jobs,
+    /// Each job's step as a stacked bar.
+    Step,
+    /// The tiers that samples came from.
+    Tiers,
+    /// The ranks of each job.
+    Ranks,
+    /// GPUs and the processes on them.
+    Gpus,
+    /// The meaning of columns and keys.
+    Help,
+}
 
 /// The keys and their meaning, for the help.
 pub(super) const KEYS: [(&str, &str); 9] = [
@@ -64,6 +81,9 @@ impl View {
         }
         if self.typing {
             match key.code {
+                // A line feed, which a terminal in raw mode sends as it is.
+                KeyCode::Char('j') if key.modifiers.contains(KeyModifiers::CONTROL) => self.typing = false,
+                KeyCode::Char(_) if key.modifiers.contains(KeyModifiers::CONTROL) => {}
                 KeyCode::Char(c) => self.filter.push(c),
                 KeyCode::Backspace => drop(self.filter.pop()),
                 KeyCode::Enter => self.typing = false,

@@ -117,7 +117,7 @@ fn screens(
             height = frame.area().height.max(1);
             shown(&snapshot, &mut view, frame, look);
         })?;
-        let left = every.saturating_sub(taken.elapsed());
+        let left = if view.paused { Duration::MAX } else { every.saturating_sub(taken.elapsed()) };
         if event::poll(left.min(Duration::from_millis(200)))?
             && let Event::Key(key) = event::read()?
             && key.kind == KeyEventKind::Press

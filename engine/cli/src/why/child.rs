@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use super::probe::Folder;
 
@@ -37,9 +37,13 @@ pub(super) fn run(command: &[OsString], folder: &Folder, each_second: &mut dyn F
     let flags = PASSED_ON.map(|(number, signal)| (Arc::new(AtomicBool::new(false)), number, signal));
     // Before the program runs: a signal in between must not end this process alone.
     let mut registered = Vec::new();
-    for (flag, number, _) in &flags {
+    let ignored = ignored();
+    // The program inherits what this process ignores, as under `nohup`, but no handlers.
+    for (flag, number, _) in flags.iter().filter(|(_, number, _)| ignored >> (number - 1) & 1 == 0) {
         registered.push(signal_hook::flag::register(*number, Arc::clone(flag))?);
     }
+    // Else the system would forget the program's end where a parent ignores its children's.
+    registered.push(signal_hook::flag::register(SIGCHLD, Arc::default())?);
     let ended = start(command, folder).and_then(|child| {
         let arrived =
             || flags.iter().find(|(flag, ..)| flag.swap(false, Ordering::Relaxed)).map(|&(_, _, signal)| signal);
@@ -49,6 +53,13 @@ pub(super) fn run(command: &[OsString], folder: &Folder, each_second: &mut dyn F
         signal_hook::low_level::unregister(id);
     }
     ended.map(code)
+}
+
+/// The signals that this process ignores, one bit each from the first on.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 fn start(command: &[OsString], folder: &Folder) -> io::Result<Child> {

@@ -31,7 +31,7 @@ impl Numbers {
         for (name, &value) in &other.0 {
             let sum = self.0.entry(name.clone()).or_default();
             *sum = match name.as_str() {
-                "parent" | "inline" => value,
+                "parent" => value,
                 "longest" => sum.max(value),
                 _ => *sum + value,
             };

@@ -64,7 +64,9 @@ pub fn resample(
     channels: usize,
 ) -> Result<()> {
     let Region { top, left, height, width, alone } = region;
-    if [height, width] == to.map(|side| side as f64) && top.fract() == 0.0 && left.fract() == 0.0 {
+    let whole = [height, width] == to.map(|side| side as f64) && top.fract() == 0.0 && left.fract() == 0.0;
+    let inside = top >= 0.0 && left >= 0.0 && top + height <= size[0] as f64 && left + width <= size[1] as f64;
+    if whole && inside && pixels.len() >= size[0] * size[1] * channels {
         let (step, row, left) = (size[1] * channels, to[1] * channels, left as usize * channels);
         let lines = pixels.chunks_exact(step).skip(top as usize).filter_map(|line| line.get(left..left + row));
         out.chunks_exact_mut(row).zip(lines).for_each(|(out, line)| out.copy_from_slice(line));

@@ -167,7 +167,7 @@ impl Part {
             // Text without a letter is text.
             Self::Files(files) if files.payload_bytes(id) == 0 => {}
             Self::Files(files) => {
-                let mut answer = Ok(());
+                let mut answer = Err(Error::internal("a part's file was not answered for"));
                 files.fetch(&[id], &mut |_, payload| {
                     answer = payload.map(|payload| into.extend_from_slice(payload.data));
                     ControlFlow::Continue(())
@@ -378,12 +378,16 @@ mod tests {
             ControlFlow::Continue(())
         });
         assert_eq!((seen, source.sized(), source.payload_bytes(2)), (2, true, 0));
-        // Other values are another dataset, and another sample.
-        let mut other = columns();
-        other[0].values = Values::Whole(vec![7, 1]);
-        let other = open(other, labels()).unwrap();
-        assert_ne!(source.digest(), other.digest());
-        assert!(source.proof(0) == other.proof(0) && source.proof(1) != other.proof(1) && source.proof(0).is_some());
+        // Other values are another dataset, and another sample. An empty file proves nothing.
+        let with = |numbers| {
+            let mut columns = columns();
+            columns[0].values = Values::Whole(numbers);
+            open(columns, labels()).unwrap()
+        };
+        let (same, other) = (with(vec![7, 1]), with(vec![8, -1]));
+        assert!(source.digest() != same.digest() && source.digest() != other.digest());
+        assert!(source.proof(0).is_some() && source.proof(0) == same.proof(0) && source.proof(0) != other.proof(0));
+        assert_eq!(source.proof(1), None);
         let mut short = columns();
         short[3].values = Values::Text(text(&["x"]));
         assert!(open(short, None).is_err_and(|e| e.to_string().contains("2 samples and 1 of their parts")));

@@ -17,9 +17,8 @@ use tokio::select;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
-/// So many answers are remembered, and the quantiles are taken anew after every 16 of them.
-const REMEMBERED: usize = 256;
-const LOOK_EVERY: usize = 16;
+use crate::request::answers::Recent;
+
 /// Before so many are known, nothing is late.
 const KNOWN_MIN: usize = 64;
 /// Less is not worth a request: a thread that waits for a processor is late by as much.
@@ -38,9 +37,7 @@ pub(crate) fn kept_free(connections: usize) -> usize {
 /// How long answers take, and what may be asked twice.
 #[derive(Default)]
 struct Tail {
-    /// The last waits in microseconds, the oldest is written over.
-    waits: Vec<u32>,
-    learnt: usize,
+    waits: Recent,
     late: Option<Duration>,
     saved: f64,
 }
@@ -53,18 +50,8 @@ impl Tail {
     }
 
     fn learn(&mut self, wait: Duration) {
-        let wait = u32::try_from(wait.as_micros()).unwrap_or(u32::MAX);
-        let at = self.learnt % REMEMBERED;
-        match self.waits.get_mut(at) {
-            Some(old) => *old = wait,
-            None => self.waits.push(wait),
-        }
-        self.learnt = self.learnt.wrapping_add(1);
-        if self.waits.len() >= KNOWN_MIN && self.learnt.is_multiple_of(LOOK_EVERY) {
-            let mut sorted = self.waits.clone();
-            sorted.sort_unstable();
-            let at = |share: f64| sorted.get((sorted.len() as f64 * share) as usize).copied().unwrap_or(u32::MAX);
-            let late = at(0.95).max(at(0.5).saturating_mul(2));
+        if let Some(sorted) = self.waits.learn(wait).filter(|sorted| sorted.len() >= KNOWN_MIN) {
+            let late = sorted.at(0.95).max(sorted.at(0.5).saturating_mul(2));
             self.late = Some(Duration::from_micros(late.into()).max(LATE_MIN));
         }
     }

@@ -292,8 +292,8 @@ impl Health {
     }
 }
 
-/// The pause before an answer is asked for again that was wrong, and wrong `wrong` times before; `None`: no more. It was
-/// asked for first so long ago as is `spent`, and once more it is in any case.
+/// The pause before an answer that was wrong `wrong` times is asked for again; `None`: no more. The first request
+/// began `spent` ago; a second one follows in any case.
 pub fn again(wrong: u32, spent: Duration, budget: Duration) -> Option<Duration> {
     let pause = jittered(backoff(wrong));
     (wrong < AGAIN && (wrong == 0 || spent + pause <= budget)).then_some(pause)

@@ -247,8 +247,7 @@ pub trait Source: Send + Sync {
         false
     }
 
-    /// Time in which such bytes are fetched again, from the first fetch on: what a store that is down is given. Once more
-    /// they are in any case.
+    /// The time for fetching such bytes again, counted from the first fetch. They are fetched a second time in any case.
     fn retry_timeout(&self) -> Duration {
         Duration::ZERO
     }

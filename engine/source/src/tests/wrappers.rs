@@ -131,6 +131,9 @@ impl Source for Odd {
     fn disk(&self) -> Option<Numbers> {
         Some(Numbers { hits: self.number, misses: 7, ..Numbers::default() })
     }
+    fn answers(&self) -> Option<(u64, u64)> {
+        Some((self.number, 10 * self.number))
+    }
     fn circuit(&self) -> Option<CircuitNumbers> {
         Some(CircuitNumbers { state: State::Open, opened: self.number, why: 2, skipped: 3 })
     }
@@ -247,6 +250,7 @@ fn answers_as_what_it_wraps(wrapper: &dyn Source, places: &Places, wrapped: &[Ar
     let same = (wrapper.sized(), wrapper.in_memory(), wrapper.remote(), wrapper.in_turn());
     assert_eq!(same, (first.sized(), first.in_memory(), first.remote(), first.in_turn()));
     assert_eq!(wrapper.retry_timeout(), wrapped.iter().map(|odd| odd.retry_timeout()).max().unwrap());
+    assert_eq!(wrapper.answers(), wrapped.iter().filter_map(|odd| odd.answers()).max());
     let labels: Vec<i64> = places.iter().map(|(odd, id)| odd.labels[*id as usize]).collect();
     assert_eq!(wrapper.labels(), Some(&labels[..]));
     for (id, (odd, inner)) in (0..).zip(places) {

@@ -187,8 +187,8 @@ impl<T: Tier> Tiered<T> {
         ControlFlow::Continue(open.iter().copied().filter(|&k| answered.get(k) == Some(&false)).collect())
     }
 
-    /// Has the positions `left` fetched once among all who share the tier: it fetches what no other process does, and then
-    /// waits for the others.
+    /// Answers the positions `left`, each fetched once among all processes that share the tier: fetches those that no other
+    /// process is fetching, then waits for the others.
     fn ask_all(
         &self,
         request_bytes: u64,

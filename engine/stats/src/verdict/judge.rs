@@ -1,7 +1,7 @@
 //! The rules, applied to the ranks of a job.
 
 use super::cause::{self, Cause};
-use super::measured::{Loader, Measured};
+use super::measured::{Loader, Measured, share};
 use super::remedy;
 use super::rules::{self, Word};
 use super::what_if::{self, WhatIf};
@@ -279,10 +279,6 @@ fn cause_evidence(m: &Measured, causes: &[(Cause, f64)]) -> Vec<Evidence> {
         evidence.push(Evidence { name: "cache_bytes", value: m.cache.capacity_bytes as f64 });
     }
     evidence
-}
-
-pub(super) fn share(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
 fn count(name: &'static str, value: u64) -> Evidence {

@@ -203,3 +203,7 @@ impl Measured {
         self.pace_us() as f64 / self.steps.max(1) as f64
     }
 }
+
+pub(super) fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}

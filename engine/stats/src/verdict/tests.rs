@@ -1,3 +1,5 @@
+//! Verdicts on ranks that are made up: each rule, its words and what it leaves unsaid.
+
 use super::*;
 
 /// A rank of 100 steps: each waits `wait` and works `busy` microseconds, all waits reading.

@@ -1,8 +1,7 @@
 //! The effect of a change: the step after it, from the times before it.
 
 use super::cause::Cause;
-use super::judge::share;
-use super::measured::{Loader, Measured};
+use super::measured::{Loader, Measured, share};
 use super::rules::FULL;
 
 /// The origin of a number.

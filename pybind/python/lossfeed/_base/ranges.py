@@ -14,7 +14,8 @@ _ON = os.environ.get("LOSSFEED_NVTX") == "1"
 
 
 def ranged(name: str) -> Callable[[F], F]:
-    """A range of that name around every call of a function; without the variable the function itself."""
+    """A range of that name around every call of a function; without the variable the function itself. None where torch
+    has no CUDA, nor in a compiled graph, which cannot hold one."""
 
     def around(function: F) -> F:
         if not _ON:
@@ -23,7 +24,7 @@ def ranged(name: str) -> Callable[[F], F]:
         @functools.wraps(function)
         def call(*args: Any, **keywords: Any) -> Any:
             torch = sys.modules.get("torch")
-            if torch is None:
+            if torch is None or torch.compiler.is_compiling() or not torch.backends.cuda.is_built():
                 return function(*args, **keywords)
             torch.cuda.nvtx.range_push(name)
             try:

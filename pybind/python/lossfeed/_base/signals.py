@@ -82,7 +82,7 @@ def _positional(frame: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def kept_while(forking: bool) -> Iterator[None]:
-    """Keeps signals that have handlers in Python until processes are forked. Python runs functions of its own after each
+    """Keeps signals that have handlers in Python until processes are forked. Python runs functions of its own after a
     fork (logging's, for one), and an exception that a handler raises in them is printed and lost."""
     handlers: dict[int, Any] = {}
     came: list[int] = []
@@ -104,8 +104,18 @@ def kept_while(forking: bool) -> Iterator[None]:
         yield
     finally:
         over = True
-        for number, handler in handlers.items():
-            if signal.getsignal(number) is instead:
-                signal.signal(number, handler)
-        for number in came:
-            signal.raise_signal(number)
+        try:
+            for number, handler in handlers.items():
+                if signal.getsignal(number) is instead:
+                    signal.signal(number, handler)
+        finally:
+            _raise_all(came)
+
+
+def _raise_all(came: list[int]) -> None:
+    """Raises each signal, also where the handler of one before raises."""
+    if came:
+        try:
+            signal.raise_signal(came[0])
+        finally:
+            _raise_all(came[1:])

@@ -117,8 +117,7 @@ def ask(folder: str, whatever: bool) -> None:
         named = {"image": _starred(folder, parts[0]), "mask": _starred(folder, parts[1])}
         raise SettingsError(
             f"{folder!r} holds {', '.join(map(repr, parts))}, which look like parts of samples and not like classes: "
-            f"write "
-            f"lf.open({folder!r}, fields={named}), or labels='folders' if they are classes"
+            f"write lf.open({folder!r}, fields={named}), or labels='folders' if they are classes"
         )
     if folders or not any(is_image(name) for name in files):
         return
@@ -126,13 +125,11 @@ def ask(folder: str, whatever: bool) -> None:
     if manifest is not None:
         raise SettingsError(
             f"{folder!r} holds images and {manifest}: open that, lf.open({os.path.join(folder, manifest)!r}), or the "
-            f"images "
-            f"alone, lf.open({folder!r}, labels=None)"
+            f"images alone, lf.open({folder!r}, labels=None)"
         )
     raise SettingsError(
         f"{folder!r} holds images and no class folders: write lf.open({folder!r}, labels=None) for images without "
-        f"labels, "
-        "fields={'image': 'jpg', 'caption': 'txt'} for files of one stem"
+        "labels, fields={'image': 'jpg', 'caption': 'txt'} for files of one stem"
     )
 
 
@@ -189,8 +186,8 @@ def stems(folder: str, fields: Sequence[str] | Mapping[str, str]) -> Listed:
                     continue
                 if stem in stems:
                     raise SettingsError(
-                        f"fields: {pattern!r} is both {stems[stem]} and {name} in {folder}: name the folder too, as "
-                        "'images/*.jpg'"
+                        f"fields: {pattern!r} is both {stems[stem]} and {name} in {folder}: name the folder too, "
+                        "as 'images/*.jpg'"
                     )
                 stems[stem] = name
                 break
@@ -201,8 +198,7 @@ def stems(folder: str, fields: Sequence[str] | Mapping[str, str]) -> Listed:
         hint = "" if some is None else f" (the first is {some})"
         raise SettingsError(
             f"fields: no files below {folder} have one stem: there are {counts}{hint}. In folders of their own they "
-            f"are named "
-            "with a star: {'image': 'images/*.jpg', 'mask': 'masks/*.png'}"
+            "are named with a star: {'image': 'images/*.jpg', 'mask': 'masks/*.png'}"
         )
     for pattern, stems in zip(patterns, found):
         if len(stems) > len(whole):
@@ -226,8 +222,7 @@ class _Rule(NamedTuple):
         if pattern.count("*") > 1 or not pattern.strip("*/ ") or ("/" in pattern and "*" not in pattern):
             raise SettingsError(
                 f"fields: {whole!r} names no files of a folder: give what follows the dot, 'jpg', or a pattern with "
-                f"one star, "
-                "'images/*.jpg'"
+                "one star, 'images/*.jpg'"
             )
         before, star, after = pattern.partition("*")
         return cls(before, after) if star else cls(None, pattern)
@@ -291,8 +286,7 @@ def of_list(data: Any, labels: Any) -> Listed:
     if isinstance(labels, str):
         raise SettingsError(
             f"item 0 is {paths[0]!r}, a file name: write lf.open(paths, labels), or lf.open(paths, None) for images "
-            f"without "
-            "labels"
+            "without labels"
         )
     return of_paths(f"{len(paths)} files", os.getcwd(), paths, labels)
 
@@ -302,9 +296,21 @@ def of_paths(url: str, root: str, paths: list[str], labels: Any) -> Listed:
     columns = [Column("image", "picture", True, paths)]
     if labels is None:
         return Listed(url, root, columns, None, "pair")
-    values = list(labels.tolist() if hasattr(labels, "tolist") else labels)
+    values = _one_each(labels)
     if len(values) != len(paths):
         raise SettingsError(f"labels: {len(values)} for {len(paths)} paths: give one each")
+    files = (isinstance(v, (str, os.PathLike)) and str(v).lower().endswith((*IMAGES, ".npy")) for v in values)
+    if all(files):
+        raise SettingsError(
+            f"labels: {str(values[0])!r} is an image file: open their folder with fields=, or a manifest with two "
+            "columns of files"
+        )
+    beyond = next((value for value in values if is_beyond(value)), None)
+    if beyond is not None:
+        raise SettingsError(f"labels: {beyond} is beyond int64: give names of classes, str(label)")
+    broken = next((value for value in values if isinstance(value, str) and not is_text(value)), None)
+    if broken is not None:
+        raise SettingsError(f"labels: {broken!r} has half of a surrogate pair: rename it")
     found = classes_of(values)
     if found is not None:
         return Listed(url, root, columns, found, "pair")
@@ -315,6 +321,28 @@ def of_paths(url: str, root: str, paths: list[str], labels: Any) -> Listed:
         )
     columns.append(Column("label", "number", False, [float(value) for value in values]))
     return Listed(url, root, columns, None, "pair")
+
+
+def _one_each(labels: Any) -> list[Any]:
+    """Labels as plain values of Python, also those of arrays and tensors of one number.
+
+    Raises:
+        SettingsError: it is one value, or has no order.
+    """
+    given = labels.tolist() if hasattr(labels, "tolist") else labels
+    if isinstance(given, (Mapping, set, frozenset)) or not hasattr(given, "__iter__"):
+        raise SettingsError(f"labels={labels!r}: give a list of labels, one a path")
+    return [value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value for value in given]
+
+
+def is_text(value: str) -> bool:
+    """True for text that UTF-8 can hold."""
+    return value.isascii() or not any("\ud800" <= c <= "\udfff" for c in value)
+
+
+def is_beyond(value: Any) -> bool:
+    """True for a whole number that int64 cannot hold."""
+    return isinstance(value, int) and not -(2**63) <= value < 2**63
 
 
 def classes_of(values: list[Any]) -> tuple[list[int], list[str]] | None:
@@ -335,4 +363,6 @@ def _path(at: int, item: Any) -> str:
         path = None
     if not isinstance(path, str):
         raise SettingsError(f"item {at} is {item!r}, and item 0 is a file name: give paths as text or pathlib.Path")
+    if not is_text(path):
+        raise SettingsError(f"item {at} is {path!r}, which is not UTF-8: rename it")
     return path

@@ -21,7 +21,7 @@ _LABELS = (*TARGET_KEYS, "class")
 #: A column of files by its name, as Hugging Face has it.
 _FILE_NAME = "file_name"
 #: A whole number as people write one. What begins with zeros is a name.
-_WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,17})")
+_WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,999})")
 _REAL = re.compile(r"-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 
@@ -48,14 +48,19 @@ def read(place: str, fields: Any, labels: Any) -> Listed:
     if not pictures:
         raise SettingsError(
             f"{place!r} has no column of image files among {', '.join(map(repr, table))}: call it file_name, or name "
-            f"it, "
-            "fields={'image': 'COLUMN'}"
+            "it, fields={'image': 'COLUMN'}"
         )
     columns = [column._replace(kind="bytes") if column.name in pictures[1:] else column for column in columns]
     label = next((c for n in _LABELS for c in columns if c.name.lower() == n and not c.files), None)
     if labels is None:
         label = None
         columns = [column for column in columns if column.name.lower() not in _LABELS or column.files]
+    given = [] if label is None else table[chosen[label.name]]
+    beyond = next((at for at, value in enumerate(given) if layouts.is_beyond(value)), None)
+    if beyond is not None:
+        raise SettingsError(
+            f"{place!r}, sample {beyond}: the label is {given[beyond]}, beyond int64: number the classes from 0"
+        )
     form = "dict" if place.lower().endswith(CSV) or fields is not None else "nested"
     root = os.path.dirname(os.path.abspath(place))
     only = [column for column in columns if column is not label]
@@ -69,7 +74,7 @@ def read(place: str, fields: Any, labels: Any) -> Listed:
 def _chosen(place: str, fields: Sequence[str] | Mapping[str, str] | None, table: dict[str, Any]) -> dict[str, str]:
     """Names of parts, and their columns."""
     if fields is None:
-        return {_plain(name): name for name in table}
+        return _apart(place, table)
     members.names(fields)
     named = dict(fields) if isinstance(fields, Mapping) else {name: name for name in fields}
     for name, column in named.items():
@@ -78,22 +83,51 @@ def _chosen(place: str, fields: Sequence[str] | Mapping[str, str] | None, table:
     return named
 
 
+def _apart(place: str, table: dict[str, Any]) -> dict[str, str]:
+    """All columns by the names of their parts.
+
+    Raises:
+        SettingsError: two columns are one part, or one is in the other.
+    """
+    found: dict[str, str] = {}
+    lines = not place.lower().endswith(CSV)
+    for column in table:
+        name = _plain(column)
+        other = found.setdefault(name, column)
+        if lines and other == column:
+            within = (part for part in found if name.startswith(f"{part}.") or part.startswith(f"{name}."))
+            other = found[next(within, name)]
+        if other != column:
+            part = min(_plain(other), name, key=len)
+            raise SettingsError(
+                f"{place!r}: columns {other!r} and {column!r} would be one part of a sample, {part!r}: name both, "
+                f"fields={{{other!r}: {other!r}, {column!r}: {column!r}}}"
+            )
+    return found
+
+
 def _plain(column: str) -> str:
     """The name of a part: ``file_name`` is the image, ``mask_file_name`` the mask."""
     return "image" if column == _FILE_NAME else column.removesuffix(f"_{_FILE_NAME}")
 
 
 def _column(place: str, name: str, column: str, values: list[Any]) -> Column:
+    if not layouts.is_text(column):
+        raise SettingsError(f"{place!r}: the key {column!r} has half of a surrogate pair: write it in UTF-8")
     if all(isinstance(value, str) for value in values):
+        at = next((at for at, value in enumerate(values) if not layouts.is_text(value)), None)
+        if at is not None:
+            raise SettingsError(
+                f"{place!r}, sample {at}: {column} is {values[at]!r}, with half of a surrogate pair: write it in UTF-8"
+            )
         named = column == _FILE_NAME or column.endswith(f"_{_FILE_NAME}")
         if named or all(value.lower().endswith((*layouts.IMAGES, ".npy")) for value in values):
             paths = [_file(place, column, at, value) for at, value in enumerate(values)]
             return Column(name, layouts.kind_of(values[0]), True, paths)
         return Column(name, "text", False, values)
-    if all(type(value) is int and -(2**63) <= value < 2**63 for value in values):
-        return Column(name, "number", False, values)
-    if all(type(value) in (int, float) for value in values):
-        return Column(name, "number", False, [float(value) for value in values])
+    if all(type(value) in (int, float) and not layouts.is_beyond(value) for value in values):
+        whole = all(type(value) is int for value in values)
+        return Column(name, "number", False, values if whole else [float(value) for value in values])
     return Column(name, "json", False, [json.dumps(value) for value in values])
 
 
@@ -101,8 +135,7 @@ def _file(place: str, column: str, at: int, value: str) -> str:
     if not value or "://" in value:
         raise SettingsError(
             f"{place!r}, sample {at}: {column} is {value!r}, and the path of a local file is needed: relative paths "
-            f"begin at the "
-            "manifest's folder"
+            "begin at the manifest's folder"
         )
     return value
 
@@ -165,7 +198,7 @@ def _of_lines(place: str) -> dict[str, list[Any]]:
                 row = json.loads(line)
                 if not isinstance(row, dict):
                     raise SettingsError(f"{place!r}, line {number} is a {type(row).__name__}: each line is an object")
-                flat = dict(_flat(row, ""))
+                flat = dict(_flat(row, "", f"{place!r}, line {number}"))
                 if not columns:
                     columns = {name: [] for name in flat}
                 if flat.keys() != columns.keys():
@@ -184,11 +217,13 @@ def _of_lines(place: str) -> dict[str, list[Any]]:
     return columns
 
 
-def _flat(row: dict[str, Any], path: str) -> Any:
+def _flat(row: dict[str, Any], path: str, place: str) -> Any:
     for key, value in row.items():
+        if not key or "." in key:
+            raise SettingsError(f"{place}: a key is {key!r}, and a dot separates the keys of a path: rename it")
         name = f"{path}.{key}" if path else key
         if isinstance(value, dict) and value:
-            yield from _flat(value, name)
+            yield from _flat(value, name, place)
         else:
             yield name, value
 

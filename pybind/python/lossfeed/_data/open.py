@@ -218,10 +218,23 @@ def _of_path(location: str, mode: str, resized: Resize | None, asked: OpenOption
 def _listed(data: Any, asked: OpenOptions) -> layouts.Listed | None:
     """The table of a list of paths, a manifest, a flat folder or files of one stem; None for other data."""
     labels = asked.labels
+    said = f"labels={repr(labels) if labels is None or isinstance(labels, str) else '…'}"
     if isinstance(data, (str, os.PathLike)):
         location = place("data", data)
         location = location.removeprefix("file://")
-        if os.path.isdir(location) and not _has_shards(location):
+        shown = repr(_native.without_secrets(location))
+        folder = os.path.isdir(location)
+        if folder and labels is not None and not isinstance(labels, str):
+            raise SettingsError(
+                f"{said} is for lists of paths, lf.open(paths, labels), and {shown} is a folder: give it None or "
+                "'folders'"
+            )
+        if said == "labels='folders'":
+            if asked.fields is not None:
+                raise SettingsError(f"{said} with fields=, which name the parts of a sample: give one of them")
+            if are_files(data) or (manifests.is_manifest(location) and not folder):
+                raise SettingsError(f"{said} is for class folders, and {shown} is none: leave it out")
+        if folder and not _has_shards(location):
             if asked.fields is not None:
                 return layouts.stems(location, asked.fields)
             if labels is None:
@@ -230,19 +243,21 @@ def _listed(data: Any, asked: OpenOptions) -> layouts.Listed | None:
             return manifests.read(location, asked.fields, labels)
         if labels is None or not isinstance(labels, str):
             raise SettingsError(
-                f"labels={'None' if labels is None else '…'} is for folders of images, manifests and lists of paths, "
-                f"and "
-                f"{_native.without_secrets(location)!r} is none: leave it out"
+                f"{said} is for local folders of images, manifests and lists of paths, and {shown} is none: leave it "
+                "out"
             )
         return None
+    if said == "labels='folders'":
+        raise SettingsError(f"{said} is for class folders, and this is a {type(data).__name__}: leave it out")
     if layouts.is_list(data) or not isinstance(labels, str):
         paths = data.tolist() if hasattr(data, "tolist") else data
         if not layouts.are_names(paths):
             raise SettingsError(
-                f"labels={'None' if labels is None else '…'} is for folders of images, manifests and lists of paths, "
-                f"and this is a "
+                f"{said} is for local folders of images, manifests and lists of paths, and this is a "
                 f"{type(data).__name__} of something else: leave it out"
             )
+        if asked.fields is not None:
+            raise SettingsError("fields= is for folders, shards and manifests, and this is a list of paths: leave it out")
         return layouts.of_list(paths, labels)
     return None
 

@@ -1,5 +1,5 @@
-"""Items of a Python dataset whose picture travels encoded, as that of a shard does, so that each may have its own "
-"size."""
+"""Items of a Python dataset whose picture travels encoded, as that of a shard does, so that each may have its own
+size."""
 
 from __future__ import annotations
 
@@ -124,8 +124,7 @@ class Pictured(Structure):
             if array is None or isinstance(array, bytes) != (leaf.given == "bytes"):
                 raise SampleError(
                     f"dataset item {i}: {leaf.path} is a {type(value).__name__}, item 0 had {leaf.given} there: every "
-                    f"item "
-                    "must be made alike"
+                    "item must be made alike"
                 )
             if isinstance(array, bytes):
                 tail.append(((len(array),), array))
@@ -150,7 +149,7 @@ class Pictured(Structure):
             if not (is_tensor(value) or is_array(value)):
                 raise SampleError(
                     f"{name} is a {type(value).__name__}, and a picture is a PIL image, an array or an encoded "
-                    f"image's bytes"
+                    "image's bytes"
                 )
             pixels = value.detach().cpu().numpy() if is_tensor(value) else value
             if pixels.ndim == 3 and pixels.shape[0] in (1, 3, 4) and pixels.shape[2] > 4:
@@ -162,7 +161,7 @@ class Pictured(Structure):
             if str(pixels.dtype) != "uint8" or pixels.ndim != 3 or pixels.shape[2] not in (1, 3):
                 raise SampleError(
                     f"{name} is {pixels.dtype} of {tuple(pixels.shape)}, and a picture is uint8 (height, width, 1 or "
-                    f"3 channels)"
+                    "3 channels)"
                 )
         height, width, channels = pixels.shape
         head = b"P%d\n%d %d\n255\n" % (6 if channels == 3 else 5, width, height)
@@ -203,7 +202,7 @@ def _mask(value: Any, path: str, i: int) -> Any:
     if array.ndim != 2 or array.dtype.kind not in "iu":
         raise SampleError(
             f"dataset item {i}: {path} is {array.dtype} of {tuple(array.shape)}, and a mask is whole numbers of "
-            f"(height, width)"
+            "(height, width)"
         )
     return array
 

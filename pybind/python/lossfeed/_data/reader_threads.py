@@ -29,7 +29,9 @@ class Reader(Protocol):
 #: Everything that is asked for samples; for the words about what hangs.
 _adaptors: weakref.WeakSet[Reader] = weakref.WeakSet()
 
-os.register_at_fork(after_in_child=_native.forked)
+os.register_at_fork(
+    before=_native.fork_begins, after_in_parent=_native.fork_ends, after_in_child=_native.forked
+)
 
 
 class _Shared:

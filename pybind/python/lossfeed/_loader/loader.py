@@ -357,6 +357,7 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, LinearLosses, MadeAgain):
         hook = torch_half("cross_entropy").hook
         return hook.cross_entropy(self._account, logits, self._own(batch), target, *settings)
 
+    @ranged("lossfeed.loss")
     def loss(
         self,
         kind: literals.LossKind,

@@ -69,6 +69,8 @@ def _order(loader: Any, chosen: str) -> str:
         return "in order; shuffle=True shuffles"
     if asked["name"] != "auto":
         return "shuffled by (seed, epoch)" if chosen == "uniform" else f"sampler {chosen}"
+    if chosen == "auto":  # closed, or not begun: nothing was chosen
+        return "auto"
     augmented = asked.get("augmented")
     if loader._settings["cache_bytes"] == 0:
         why = "without cache= nothing is gained by drawing unevenly"

@@ -8,16 +8,12 @@ random depends on (seed, epoch, id) alone, or, with ``num_workers=0``, comes fro
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import multiprocessing
 import operator
-import os
-import queue
 import threading
 import time
 import warnings
-import weakref
 from collections import deque
 from typing import Any, Callable, Iterator, NamedTuple, NoReturn
 
@@ -30,9 +26,7 @@ from .._batch.views import Fields, of_batch
 from .._data import generators
 from .._data.process_pool import as_worker, parent_of_workers, portable
 from .._data.structure import Structure
-
-#: How long workers that are told to end may go on with the batch in hand, in seconds. Then they are killed.
-_LEAVE_S = 1.0
+from . import torch_iterators
 
 
 class Ask(NamedTuple):
@@ -232,7 +226,7 @@ class TorchReading:
         loader = self._loader
 
         def make() -> Any:
-            # `batches` ends it wherever a signal interrupts this: torch's own __del__ waits, and a signal in it is lost.
+            # `batches` ends it if a signal interrupts this: torch's own __del__ waits, and a signal in it is lost.
             kind = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
             made = batches.inner = kind.__new__(kind)
             made.__init__(loader)
@@ -246,9 +240,9 @@ class TorchReading:
         try:
             with kept_while(forking=context.get_start_method() == "fork"), _without_advice():
                 batches.inner = made = iter(loader)
-                if made not in _iterators:
-                    _iterators.add(made)
-                    made._lossfeed_asks = _put_apart(made._index_queues)
+                if made not in torch_iterators.known:
+                    torch_iterators.known.add(made)
+                    made._lossfeed_asks = torch_iterators.put_apart(made._index_queues)
         finally:
             del loader._get_iterator
         self._plan.asks = asks
@@ -263,31 +257,10 @@ class TorchReading:
         """Ends worker processes that outlive a pass."""
         if self._process.is_this() and (found := self.lasting()) is not None:
             self._loader._iterator = None
-            end_workers(found, 0.0)
+            torch_iterators.end_workers(found, 0.0)
 
     def __del__(self) -> None:
         self.end()
-
-
-#: Those of torch's that have worker processes.
-_iterators: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-# Registered after multiprocessing's own, so that it comes first: that one ends processes in a way that torch takes for
-# a death, and waits for them as long as they like.
-@atexit.register
-def _at_exit() -> None:
-    for made in list(_iterators):
-        end_workers(made, 0.0)
-
-
-def _forked() -> None:
-    # A child's copies have workers that are none of its own: their end would ask for them, and say so.
-    for made in list(_iterators):
-        made._shutdown = True
-
-
-os.register_at_fork(after_in_child=_forked)
 
 
 @contextlib.contextmanager
@@ -309,58 +282,6 @@ class _Plan:
 
     def __next__(self) -> list[Ask]:
         return [next(self.asks)]
-
-
-def _put_apart(queues: list[Any]) -> queue.SimpleQueue[tuple[Any, Any] | None]:
-    """Makes a thread put into queues of multiprocessing. A signal's exception rises in the main thread alone; inside
-    ``Queue.put`` it may leave a lock taken, and closing the queue would wait for that lock for ever. Returns
-    the queue that ends the thread by None."""
-    given: queue.SimpleQueue[tuple[Any, Any] | None] = queue.SimpleQueue()
-
-    def run() -> None:
-        while (ask := given.get()) is not None:
-            with contextlib.suppress(ValueError):  # closed
-                ask[0](ask[1])
-
-    def putting(put: Any) -> Any:
-        return lambda item: given.put((put, item))
-
-    for one in queues:
-        one.put = putting(one.put)
-    threading.Thread(target=run, name="lossfeed-asks", daemon=True).start()
-    return given
-
-
-def end_workers(found: Any, patience: float) -> None:
-    """Ends the worker processes of an iterator of torch's, which may be in the middle of an item: those that are not gone
-    after `patience` seconds are killed. torch alone would wait five seconds for each.
-
-    Nothing that a killed process may hold is touched after that: torch's own way to end would wait for its locks."""
-    workers = getattr(found, "_workers", None)
-    if not workers or getattr(found, "_shutdown", False):
-        return
-    if patience > 0.0:
-        found._workers_done_event.set()
-        for each in found._index_queues:
-            each.put(None)
-        until = time.monotonic() + patience
-        for worker in workers:
-            worker.join(max(0.0, until - time.monotonic()))
-    # It would take a worker that is killed now for one that has died.
-    require_torch("worker processes").utils.data._utils.signal_handling._remove_worker_pids(id(found))
-    for worker in workers:
-        worker.kill()
-    found._shutdown, found._worker_pids_set = True, False
-    pinning = getattr(found, "_pin_memory_thread_done_event", None)
-    if pinning is not None:
-        pinning.set()
-    for each in found._index_queues:
-        each.cancel_join_thread()
-        each.close()
-    if (asks := getattr(found, "_lossfeed_asks", None)) is not None:
-        asks.put(None)
-    for worker in workers:
-        worker.join(_LEAVE_S)
 
 
 class Batches:
@@ -465,13 +386,13 @@ class Batches:
     def _give_up(self) -> None:
         inner, self.inner = self.inner, None
         self._reading.end()
-        end_workers(inner, 0.0)
+        torch_iterators.end_workers(inner, 0.0)
 
     def end(self) -> None:
         """The pass is over. Workers that live on finish what they have in hand."""
         inner, self.inner = self.inner, None
         if inner is not None and inner is not self._reading.lasting():
-            end_workers(inner, _LEAVE_S)
+            torch_iterators.end_workers(inner, torch_iterators.LEAVE_S)
 
 
 def _died(error: Exception) -> SourceError:

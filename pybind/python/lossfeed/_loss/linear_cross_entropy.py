@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._base import literals
+from .._base.ranges import ranged
 from .._base.torch_imports import torch_half
 from .._batch.batch import Batch
 from .own_losses import OwnLosses
@@ -22,7 +23,7 @@ def linear_cross_entropy(
     reduction: literals.Reduction = "mean",
 ) -> Any:
     """``F.cross_entropy(F.linear(input, linear_weight, linear_bias), target)`` without the logits: they exist for one
-    chunk of rows at a time, 48 MiB or a tenth of them. Gradients are summed in float32, or float64.
+    chunk of rows at a time, at most 48 MiB, or a tenth of them where that is more. Gradients are summed in float32, or float64.
 
     A mean or a sum computes its gradients in the forward, with three products of matrices. ``reduction="none"`` needs
     a fourth in the backward; weights that are known before belong into `row_weight`.
@@ -50,6 +51,7 @@ def linear_cross_entropy(
 class LinearLosses(OwnLosses):
     """A loader's loss of hidden states and a linear head."""
 
+    @ranged("lossfeed.linear_cross_entropy")
     def linear_cross_entropy(
         self,
         hidden: Any,

@@ -43,7 +43,7 @@ def laid_out(logits: Any, target: Any, batch: Batch[Any, Any]) -> tuple[Any, Any
 
 
 def hidden_rows(hidden: Any, target: Any, batch: Batch[Any, Any]) -> tuple[Any, Any]:
-    """Hidden states as ``(R, H)``, and their class indices: ``(rows, length)`` of packed tokens, else ``(R,)``. A sample
+    """Hidden states as ``(R, H)``, and class indices: ``(rows, length)`` of packed tokens, else ``(R,)``. A sample
     has equally many neighbouring rows.
 
     Raises:
@@ -56,14 +56,15 @@ def hidden_rows(hidden: Any, target: Any, batch: Batch[Any, Any]) -> tuple[Any, 
         fits = math.prod(rows) == count and all(len(own) == 1 or own == rows for own in (shape, labels))
         labels = rows
     elif fits:
-        whole = rows[0] in (shape[:1] + labels[:1]) or _sequences(batch, count) is not None
+        whole = all(len(own) < 2 or own[:1] == rows[:1] for own in (shape, labels))
+        whole = whole and (rows[0] in (shape[:1] + labels[:1]) or _sequences(batch, count) is not None)
         fits = whole and (count % rows[0] == 0 if rows[0] else count == 0)
         labels = (count,)
     if not fits:
         of = f"packed rows {rows}" if batch.documents is not None else f"{rows[0]} samples"
         raise SettingsError(
-            f"hidden of shape {tuple(hidden.shape)} and target of shape {tuple(target.shape)} for a batch of {of}: give hidden "
-            "states (…, features) of this very batch, in its order, and one target for each"
+            f"hidden of shape {tuple(hidden.shape)} and target of shape {tuple(target.shape)} for a batch of {of}: give "
+            "hidden states (…, features) of this very batch, in its order, and one target for each"
         )
     return hidden.reshape(count, hidden.shape[-1]), target.reshape(labels)
 

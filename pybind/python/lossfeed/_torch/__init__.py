@@ -2,4 +2,6 @@
 
 from . import cross_entropy, cuda, graph, hook, linear_cross_entropy, linear_operators, plans, pytree, routes
 
-__all__ = ["cross_entropy", "cuda", "graph", "hook", "linear_cross_entropy", "linear_operators", "plans", "pytree", "routes"]
+__all__ = [
+    "cross_entropy", "cuda", "graph", "hook", "linear_cross_entropy", "linear_operators", "plans", "pytree", "routes",
+]  # fmt: skip

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 import torch
 
 from .forward import real_dtype
 from .linear import Call, divisor_waits, held, of_rows, reduced, scaled, share, sweep, upstream
 
+#: Schemas are written out, for PyTorch 2.4: see rows.py.
+_INPUTS = (
+    "Tensor hidden, Tensor weight, Tensor? bias, Tensor target, Tensor? row_weight, ScalarType dtype, "
+    "SymInt ignore_index, float label_smoothing"
+)
+_NEEDS = "bool needs_hidden, bool needs_weight, bool needs_bias"
 _Outputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
@@ -21,13 +27,17 @@ def _given(gradients: tuple[torch.Tensor | None, ...], like: torch.Tensor) -> li
     return [like.new_empty(0) if g is None else g for g in gradients]
 
 
-@torch.library.custom_op("lossfeed::linear_forward", mutates_args=())
+@torch.library.custom_op(
+    "lossfeed::linear_forward",
+    mutates_args=(),
+    schema=f"({_INPUTS}, str reduction, {_NEEDS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
 def linear_forward(
     hidden: torch.Tensor,
     weight: torch.Tensor,
-    bias: Optional[torch.Tensor],
+    bias: torch.Tensor | None,
     target: torch.Tensor,
-    row_weight: Optional[torch.Tensor],
+    row_weight: torch.Tensor | None,
     dtype: torch.dtype,
     ignore_index: int,
     label_smoothing: float,
@@ -72,13 +82,17 @@ def _(  # type: ignore[no-untyped-def]
     )
 
 
-@torch.library.custom_op("lossfeed::linear_backward", mutates_args=())
+@torch.library.custom_op(
+    "lossfeed::linear_backward",
+    mutates_args=(),
+    schema=f"({_INPUTS}, {_NEEDS}, Tensor grad, Tensor softmax) -> (Tensor, Tensor, Tensor)",
+)
 def linear_backward(
     hidden: torch.Tensor,
     weight: torch.Tensor,
-    bias: Optional[torch.Tensor],
+    bias: torch.Tensor | None,
     target: torch.Tensor,
-    row_weight: Optional[torch.Tensor],
+    row_weight: torch.Tensor | None,
     dtype: torch.dtype,
     ignore_index: int,
     label_smoothing: float,
@@ -105,9 +119,8 @@ def _(  # type: ignore[no-untyped-def]
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: _Outputs) -> None:
     ctx.settings, ctx.needs = inputs[5:9], inputs[9:]
-    waits = inputs[8] == "mean" and inputs[5] == torch.float16
-    real = _real(inputs[0], inputs[5])
-    factor = share(Call(*inputs[:9]), real) if waits else None
+    call = Call(*inputs[:9])
+    factor = share(call, _real(call.hidden, call.dtype)) if divisor_waits(call) else None
     softmax = output[1][2:4].detach() if inputs[8] == "none" else None
     ctx.save_for_backward(*inputs[:5], factor, softmax, *output[3:])
     ctx.set_materialize_grads(False)

@@ -1,5 +1,5 @@
-"""Samples of several parts that one image transform changes together: a picture, masks, boxes with what belongs to "
-"them."""
+"""Samples of several parts that one image transform changes together: a picture, masks, boxes with what belongs to
+them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ from .._base.memory import to_numpy
 from .._data.data import Data
 from .._data.packing import Leaf
 from .._data.pictured import Pictured, Pictures
-from .._data.structure import Structure, opened
+from .._data.structure import TARGET_KEYS, Structure, opened
 
-#: Samples that are looked at for the types of encoded masks: the first that can be read decides.
+#: Samples that are looked at for what no structure tells: the first with a box decides, or the first that can be read.
 _LOOKED_AT = 16
 #: What belongs to boxes unless it is named, beside them: torchvision's own word.
 _LABELS = "labels"
+#: Last names of JSON fields that hold whole numbers. The numbers of others may be real.
+_WHOLE = {
+    *TARGET_KEYS, *(f"{name}{end}" for name in ("class", "category") for end in ("", "_id", "_ids")),
+    "classes", "categories", "id", "ids", "image_id", "iscrowd",
+}  # fmt: skip
 
 
 class Named(NamedTuple):
@@ -95,9 +100,8 @@ def pictures(names: Named, data: Data, one_size: bool) -> Pictures | None:
             known = found or arrays or [leaf.path for leaf in leaves]
             raise SettingsError(
                 "an ImageTransform is for pairs (image, target) and for samples with a picture: name the picture's "
-                "field, "
-                f"lf.ImageTransform(…, image={known[0] if known else 'image'!r}), or give a function of batch.data, "
-                "transform=function"
+                f"field, lf.ImageTransform(…, image={known[0] if known else 'image'!r}), or give a function of "
+                "batch.data, transform=function"
             )
         (image,) = found
     _known("image", image, structure)
@@ -141,19 +145,17 @@ def find(names: Named, data: Data, cut: dict[str, Any]) -> Beside:
         if structure is None and (names.beside or names.image != "x"):
             raise SettingsError(
                 f"{', '.join(names.said())}: samples are pairs of one image and its target: leave the names out, or "
-                f"open the "
-                "dataset with its other parts (fields=)"
+                "open the dataset with its other parts (fields=)"
             )
         picture = next((leaf.path for leaf in structure.leaves if leaf.place == "field"), None) if structure else "x"
         if names.image not in (None, picture) or (structure is not None and not data._native.images):
             raise SettingsError(
                 f"image={names.image!r} is not this dataset's picture, which is {picture!r}: name that, or name "
-                f"another first "
-                "in fields="
+                "another first in fields="
             )
     if not names.beside or structure is None:
         return Beside(None, structure)
-    look = _Look(data, structure)
+    look = _Look(data, structure, tuple(names.boxes))
     leaves = {leaf.path: leaf for leaf in structure.leaves}
     roles: dict[str, tuple[Any, Leaf]] = {}
     for path in names.masks:
@@ -232,8 +234,7 @@ def _along(
         known = tuple(name for name in beside if name in (mine, *alike))
         raise SettingsError(
             f"boxes=({path!r},): {', '.join(map(repr, alike))} may have a value a box, and would keep those of boxes "
-            f"that "
-            f"vanish: say what goes with them, boxes={{{path!r}: {known}}}"
+            f"that vanish: say what goes with them, boxes={{{path!r}: {known}}}"
         )
     return (mine,) if mine in leaves and leaves[mine].place != "target" else ()
 
@@ -244,10 +245,11 @@ def _labels(boxes: str) -> str:
 
 
 class _Look:
-    """A look at one sample, for what no structure tells."""
+    """A look at one sample, for what no structure tells. It has a box in each of the fields `boxes`, if one of those
+    that are looked at has."""
 
-    def __init__(self, data: Data, structure: Structure) -> None:
-        self._data, self._structure = data, structure
+    def __init__(self, data: Data, structure: Structure, boxes: tuple[str, ...]) -> None:
+        self._data, self._structure, self._boxes = data, structure, boxes
         self._found: dict[str, Any] | None = None
 
     def _value(self, leaf: Leaf) -> Any:
@@ -257,13 +259,20 @@ class _Look:
 
     def _read(self) -> dict[str, Any]:
         count, why = min(_LOOKED_AT, len(self._data)), None
+        spare: dict[str, Any] | None = None
         for id in range(count):
             try:
                 sample = self._structure.read(*self._data._native.sample(id), to_numpy)
                 values = self._structure.values(sample, id)
-                return {leaf.path: value for leaf, value in zip(self._structure.leaves, values)}
+                found = {leaf.path: value for leaf, value in zip(self._structure.leaves, values)}
             except SampleError as cause:
                 why = cause
+                continue
+            if all(_count(found.get(path)) != 0 for path in self._boxes):
+                return found
+            spare = spare or found
+        if spare is not None:
+            return spare
         raise SampleError(f"masks=, boxes=: none of the first {count} samples can be read: {why}") from why
 
     def mask(self, leaf: Leaf) -> str:
@@ -283,14 +292,20 @@ class _Look:
             raise SettingsError(
                 f"boxes: {leaf.path!r} holds {json.dumps(value)[:80]}, and what goes with boxes is numbers"
             )
-        return "float64" if any(isinstance(v, float) for v in value) else "int64", 1
+        # The engine reads whole numbers where real ones are expected, but not the other way round.
+        whole = leaf.path.rpartition(".")[2].lower() in _WHOLE and not any(isinstance(v, float) for v in value)
+        return "int64" if whole else "float64", 1
 
     def count(self, leaf: Leaf) -> int | None:
         """The number of its elements; None for what is no list."""
         if leaf.place == "target" or (leaf.place == "tail" and not leaf.shape):
             return None
-        value = self._value(leaf)
-        return len(value) if isinstance(value, list) or len(getattr(value, "shape", ())) else None
+        return _count(self._value(leaf))
+
+
+def _count(value: Any) -> int | None:
+    """The number of elements; None for what is no list."""
+    return len(value) if isinstance(value, list) or len(getattr(value, "shape", ())) else None
 
 
 def _short(dtype: str) -> str:

@@ -219,8 +219,7 @@ def _refuse_beside(named: beside.Named, augment: Any, mixup: Any, cutmix: Any) -
     if augment is not None:
         raise SettingsError(
             f"augment={augment!r} with {what}: its rotations and shears would move the picture alone: remove one; "
-            f"crops, flip, "
-            "colours and erase go together with masks and boxes"
+            "crops, flip, colours and erase go together with masks and boxes"
         )
     if mixup or cutmix:
         raise SettingsError(f"mixup= and cutmix= with {what}: they would mix the pictures alone: remove one")

@@ -3,7 +3,7 @@
 import time
 import weakref
 
-from .rank import Source, here
+from .rank import Source, give_up, here
 
 _clock = time.perf_counter
 #: Loaders by what is known of them.
@@ -24,10 +24,13 @@ def change_loaders(module):
             started = start(self)
         finally:
             rank.inside = False
-        source = _known.get(self)
-        if source is None:
-            source = _known[self] = _source(self)
-        started._lossfeed_why = [source, _clock() - began]
+        try:
+            source = _known.get(self)
+            if source is None:
+                source = _known[self] = _source(self)
+            started._lossfeed_why = [source, _clock() - began]
+        except Exception as error:  # the program comes first
+            give_up(error)
         return started
 
     def __next__(self):
@@ -67,10 +70,10 @@ def _source(loader):
 def rows(data):
     """Samples of a batch, by its first tensor."""
     for _ in range(4):
-        shape = getattr(data, "shape", None)
-        if shape is not None:
-            return int(shape[0]) if len(shape) else 1
         try:
+            shape = getattr(data, "shape", None)
+            if shape is not None:
+                return int(shape[0]) if len(shape) else 1
             data = next(iter(data.values())) if hasattr(data, "values") else data[0]
         except Exception:
             return 1

@@ -23,7 +23,16 @@ _COUNTERS = {
 
 def change_passes(module):
     """For `lossfeed._loader.epoch_pass`."""
-    passes = module.Pass
+    _time(module.Pass, Source("lossfeed.Loader", torch=0), lambda batch: len(batch.ids), _read)
+
+
+def change_stages(module):
+    """For `lossfeed._loader.stage`: streams, which torch's loader reads in a thread of their own."""
+    _time(module.StagedIterator, Source("a stream", torch=1), rows, None)
+
+
+def _time(passes, kind, size, read):
+    """Times `__next__` of a class of iterators, each a source of that kind. `read`: looks at its engine's counters."""
     take = passes.__next__
 
     def __next__(self):
@@ -33,45 +42,19 @@ def change_passes(module):
         source = self.__dict__.get("_lossfeed_why")
         first = None
         if source is None:
-            source = self.__dict__["_lossfeed_why"] = Source("lossfeed.Loader", torch=0)
+            source = self.__dict__["_lossfeed_why"] = Source(kind.name, **kind.settings)
             source.read, first = 0.0, 0.0
         asked = rank.asked()
         try:
             batch = take(self)
         except BaseException:
             rank.over()
-            _read(rank, self, source)
+            if read:
+                read(rank, self, source)
             raise
-        rank.answered(asked, source, len(batch.ids), first)
-        if rank.last - source.read > _PERIOD or source.batches == 20:
-            _read(rank, self, source)
-        return batch
-
-    __next__.__doc__ = take.__doc__
-    passes.__next__ = __next__
-
-
-def change_stages(module):
-    """For `lossfeed._loader.stage`: streams, which torch's loader reads in a thread of their own."""
-    passes = module.StagedIterator
-    take = passes.__next__
-
-    def __next__(self):
-        rank = here()
-        if rank is None:
-            return take(self)
-        source = self.__dict__.get("_lossfeed_why")
-        first = None
-        if source is None:
-            source = self.__dict__["_lossfeed_why"] = Source("a stream", torch=1)
-            first = 0.0
-        asked = rank.asked()
-        try:
-            batch = take(self)
-        except BaseException:
-            rank.over()
-            raise
-        rank.answered(asked, source, rows(batch), first)
+        rank.answered(asked, source, size(batch), first)
+        if read and (rank.last - source.read > _PERIOD or source.batches == 20):
+            read(rank, self, source)
         return batch
 
     __next__.__doc__ = take.__doc__

@@ -15,8 +15,8 @@ clock = time.perf_counter
 processor_clock = time.process_time
 NAMES = (
     "batches", "samples", "passes", "steps", "wait", "wait_first", "busy", "own_processor", "sync", "copies",
-    "pageable", "gpu_span", "gpu_gap", "gpu_steps", "workers", "persistent", "pinned", "processors", "torch", "began",
-    "ended", "wait_longs", "wait_long", "busy_longs", "busy_long", "busy_long_processor", "readers",
+    "pageable", "gpu_span", "gpu_gap", "gpu_steps", "workers", "persistent", "pinned", "processors", "torch",
+    "wait_longs", "wait_long", "busy_longs", "busy_long", "busy_long_processor", "readers",
     # Those of our own loader, from its engine.
     "stats", "engine_wait", "wait_source", "wait_decode", "wait_slot", "wait_copy", "wait_decide", "wait_handover",
     "filled", "work", "processor", "cache_capacity", "cache_used", "requests", "hits", "fetched", "fetched_bytes",
@@ -24,7 +24,6 @@ NAMES = (
 )  # fmt: skip
 PLACE = {name: place for place, name in enumerate(NAMES)}
 (BATCHES, SAMPLES, PASSES, STEPS, WAIT, FIRST, BUSY, OWN, SYNC) = range(9)
-ENDED = PLACE["ended"]
 WAIT_LONGS, BUSY_LONGS = PLACE["wait_longs"], PLACE["busy_longs"]
 #: Waits and steps as long as this (seconds) are counted apart: few of them are pauses, and no pace.
 LONG = 1.0
@@ -43,7 +42,7 @@ class Rank:
     def __init__(self):
         self.slots = slots.Slots("rank", NAMES)
         self.numbers = self.slots.numbers
-        self.slots.set(processors=len(os.sched_getaffinity(0)), began=time.time())
+        self.slots.set(processors=len(os.sched_getaffinity(0)))
         #: End of the last wait; 0: outside of a pass.
         self.last = 0.0
         self.last_processor = 0.0
@@ -54,6 +53,20 @@ class Rank:
 
     def asked(self):
         """The loop asks for a batch; returns the time."""
+        try:
+            return self._asked()
+        except Exception as error:
+            give_up(error)
+            return clock()
+
+    def answered(self, asked, source, samples, first):
+        """It has one. `first`: seconds that the pass took to start, if this is its first batch; else None."""
+        try:
+            self._answered(asked, source, samples, first)
+        except Exception as error:
+            give_up(error)
+
+    def _asked(self):
         self.inside = True
         now, n = clock(), self.numbers
         if self.last:
@@ -68,8 +81,7 @@ class Rank:
                 self.gpu.asked()
         return now
 
-    def answered(self, asked, source, samples, first):
-        """It has one. `first`: seconds that the pass took to start, if this is its first batch; else None."""
+    def _answered(self, asked, source, samples, first):
         now, n = clock(), self.numbers
         self.inside = False
         wait = now - asked
@@ -83,7 +95,6 @@ class Rank:
         n[WAIT] += wait
         n[BATCHES] += 1
         n[SAMPLES] += samples
-        n[ENDED] = now
         source.batches += 1
         if source is not self.best and (self.best is None or source.batches > self.best.batches):
             self.settle(source)
@@ -108,9 +119,10 @@ class Rank:
 
     def describe(self):
         """Writes who this is."""
-        rank, world = int(os.environ.get("RANK", 0) or 0), int(os.environ.get("WORLD_SIZE", 1) or 1)
+        rank, world = 0, 1
         distributed = sys.modules.get("torch.distributed")
         try:
+            rank, world = int(os.environ.get("RANK", 0) or 0), int(os.environ.get("WORLD_SIZE", 1) or 1)
             if distributed is not None and distributed.is_available() and distributed.is_initialized():
                 rank, world = distributed.get_rank(), distributed.get_world_size()
         except Exception:
@@ -134,10 +146,16 @@ def here():
         try:
             _rank = Rank()
         except Exception as error:
-            _off = True
-            sys.stderr.write(f"lossfeed why: nothing is measured: {error!r}\n")
+            give_up(error)
             return None
     return None if _rank.inside else _rank
+
+
+def give_up(error):
+    """Measures no more in this process, whose program comes first."""
+    global _rank, _off
+    _rank, _off = None, True
+    sys.stderr.write(f"lossfeed why: nothing more is measured: {error!r}\n")
 
 
 def known():

@@ -14,8 +14,8 @@ import time
 from . import slots
 
 _clock, _processor = time.perf_counter, time.thread_time
-NAMES = ("parent", "batches", "wall", "processor", "delay", "longest", "python", "compiled", "inline")
-(PARENT, BATCHES, WALL, PROCESSOR, DELAY, LONGEST, PYTHON, COMPILED, INLINE) = range(len(NAMES))
+NAMES = ("parent", "batches", "wall", "processor", "delay", "longest", "python", "compiled")
+(PARENT, BATCHES, WALL, PROCESSOR, DELAY, LONGEST, PYTHON, COMPILED) = range(len(NAMES))
 #: Seconds between two samples, and how many are taken.
 _PERIOD, _SAMPLES = 0.05, 1200
 #: A lock that came later (seconds) was held. Timers alone are late by a tenth of a millisecond.
@@ -37,6 +37,8 @@ class Maker:
         self.numbers = slots.Slots("fetch", NAMES).numbers
         self.numbers[PARENT] = _parent()
         self.fetching = 0
+        #: True if the last fetch took its time: of short ones no delay is read, which would be a large part of them.
+        self.long = True
         self._sampler = None
         self._delay = Delay()
 
@@ -53,6 +55,7 @@ class Maker:
         n[WALL] += wall
         n[PROCESSOR] += processor
         n[DELAY] += delay
+        self.long = wall >= _LEAST
         if wall > n[LONGEST]:
             n[LONGEST] = wall
         if self._sampler is None and n[BATCHES] >= _WARM and n[PROCESSOR] > _LEAST * n[BATCHES]:
@@ -170,13 +173,14 @@ def _timed(fetch):
         if maker is None or maker.fetching:
             return fetch(self, index)
         maker.fetching = 1
-        queued, computed, began = maker.delay(), _processor(), _clock()
+        queued = maker.delay() if maker.long else None
+        computed, began = _processor(), _clock()
         try:
             data = fetch(self, index)
         finally:
             maker.fetching = 0
         wall, computed = _clock() - began, _processor() - computed
-        maker.fetched(wall, computed, maker.delay() - queued)
+        maker.fetched(wall, computed, 0.0 if queued is None else maker.delay() - queued)
         return data
 
     timed.__doc__ = fetch.__doc__
