@@ -240,7 +240,7 @@ impl Engine {
             c.pool_misses_total.store(pool.misses, Relaxed);
             c.pool_damaged_total.store(pool.damaged, Relaxed);
             c.pool_failed_total.store(pool.failed, Relaxed);
-            c.pool_skipped_total.store(pool.late + circuit.skipped, Relaxed);
+            c.pool_skipped_total.store(circuit.skipped, Relaxed);
             c.pool_written_total.store(pool.written, Relaxed);
             c.pool_dropped_total.store(pool.dropped, Relaxed);
             c.pool_declined_total.store(pool.declined, Relaxed);

@@ -204,10 +204,10 @@ counters! {
     pool_misses_total: Counter, Samples;
     /// Values of the pool that were damaged, truncated or not ours. These samples were fetched from the source.
     pool_damaged_total: Counter, Samples;
-    /// Samples whose request to the pool failed; they were fetched from the source. Not 0: the server fails.
+    /// Samples whose request to the pool failed or was not answered in time; they were fetched from the source. Not 0:
+    /// the server fails or hangs.
     pool_failed_total: Counter, Samples;
-    /// Samples that were fetched from the source because the pool's circuit breaker was open or the server answered too
-    /// late.
+    /// Samples that were fetched from the source because the pool's circuit breaker was open.
     pool_skipped_total: Counter, Samples;
     /// Times that the pool's circuit breaker opened: the server failed, hung or was slower than the source.
     pool_opened_total: Counter, Changes;

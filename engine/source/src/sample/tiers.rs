@@ -39,10 +39,8 @@ pub struct PoolNumbers {
     pub misses: u64,
     /// Values that are not what was written: damaged, truncated, another sample's or another program's.
     pub damaged: u64,
-    /// Samples whose request failed.
+    /// Samples whose request failed or was not answered in time.
     pub failed: u64,
-    /// Samples whose request was not answered in time.
-    pub late: u64,
     /// Samples written.
     pub written: u64,
     /// Samples that were not written: the queue was full, or the server failed.
@@ -61,7 +59,6 @@ impl Add for PoolNumbers {
             misses: self.misses + more.misses,
             damaged: self.damaged + more.damaged,
             failed: self.failed + more.failed,
-            late: self.late + more.late,
             written: self.written + more.written,
             dropped: self.dropped + more.dropped,
             declined: self.declined + more.declined,

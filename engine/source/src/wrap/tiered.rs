@@ -154,18 +154,24 @@ impl<T: Tier> Tiered<T> {
         open: &[usize],
         sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
     ) -> ControlFlow<(), Vec<usize>> {
-        let leave = self.circuit.lock().ask(self.now_us());
+        let (leave, compares) = {
+            let mut circuit = self.circuit.lock();
+            let leave = circuit.ask(self.now_us());
+            (leave, leave == Leave::All && circuit.compares())
+        };
         let mut call = Call { tiered: self, leave, outcome: Outcome::default() };
         let mut answered = vec![false; ids.len()];
         let asked: Vec<usize> = match leave {
-            Leave::All => open.to_vec(),
+            Leave::All => open.get(if compares { PROBE_SAMPLES } else { 0 }..).unwrap_or_default().to_vec(),
             Leave::Probe => {
                 let there = |&k: &usize| ids.get(k).is_some_and(|&id| self.tier.may_have(id));
                 open.iter().copied().filter(there).take(PROBE_SAMPLES).collect()
             }
             Leave::Nothing => Vec::new(),
         };
-        self.skipped.fetch_add((open.len() - asked.len()) as u64, Relaxed);
+        if leave != Leave::All {
+            self.skipped.fetch_add((open.len() - asked.len()) as u64, Relaxed);
+        }
         let mut flow = ControlFlow::Continue(());
         if !asked.is_empty() {
             let wanted: Vec<SampleId> = asked.iter().filter_map(|&k| ids.get(k).copied()).collect();

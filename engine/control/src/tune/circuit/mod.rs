@@ -9,7 +9,8 @@
 //!
 //! What the source would have taken is what a sample of it took lately, on average over whoever waited for it, so that
 //! requests side by side count as what they save. Before the first it is what the tier was told when it kept its
-//! samples.
+//! samples. A pool's samples may have been kept by a machine that is farther from the source, so for each [`LOSS_US`]
+//! that a pool took while the source was not asked, the source is asked for [`PROBE_SAMPLES`].
 //!
 //! A decision without effects. Times are microseconds since any moment, and handed in.
 
@@ -144,13 +145,18 @@ pub struct Circuit {
     pause_us: u64,
     /// What the source takes for a sample; `None`: nobody knows yet.
     alone_us: Option<f64>,
+    /// The same as others measured it: used until it is known.
+    recorded_us: Option<f64>,
+    /// Time that the tier took since the source was asked last.
+    unchecked_us: u64,
 }
 
 impl Circuit {
     /// Closed. `alone_us`: what the source took for a sample when the tier's were kept.
     pub fn new(alone_us: Option<f64>) -> Self {
         let alone_us = alone_us.filter(|us| us.is_finite() && *us >= 0.0);
-        Self { phase: Phase::Closed { since_us: 0 }, lost_us: 0, failures: 0, pause_us: 0, alone_us }
+        let phase = Phase::Closed { since_us: 0 };
+        Self { phase, lost_us: 0, failures: 0, pause_us: 0, alone_us, recorded_us: None, unchecked_us: 0 }
     }
 
     /// As it is at `now_us`.
@@ -186,7 +192,16 @@ impl Circuit {
     }
 
     fn alone(&self, samples: u64) -> u64 {
-        (self.alone_us.unwrap_or(0.0) * samples as f64) as u64
+        (self.alone_us.or(self.recorded_us).unwrap_or(0.0) * samples as f64) as u64
+    }
+
+    /// True if a call that may ask for everything leaves [`PROBE_SAMPLES`] to the source, to know what it takes now.
+    pub fn compares(&mut self) -> bool {
+        let due = self.recorded_us.is_some() && self.unchecked_us >= LOSS_US;
+        if due {
+            self.unchecked_us = 0;
+        }
+        due
     }
 
     /// The source gave `answers` samples, which were waited for so long.
@@ -194,6 +209,7 @@ impl Circuit {
         if answers == 0 {
             return;
         }
+        self.unchecked_us = 0;
         let each = took_us as f64 / answers as f64;
         let share = (answers as f64 / SMOOTHED).min(1.0);
         self.alone_us = Some(self.alone_us.map_or(each, |us| us + share * (each - us)));
@@ -201,7 +217,7 @@ impl Circuit {
 
     /// The source's time for a sample as the tier has recorded it: used until the source itself was asked.
     pub fn recorded(&mut self, us: Option<f64>) {
-        self.alone_us = self.alone_us.or(us);
+        self.recorded_us = us.filter(|us| us.is_finite() && *us >= 0.0);
     }
 
     /// A call that had `leave` is over.
@@ -216,6 +232,7 @@ impl Circuit {
 
     fn asked(&mut self, outcome: Outcome, now_us: u64) -> Option<Change> {
         let Outcome { answers, failures, took_us, unfinished } = outcome;
+        self.unchecked_us = self.unchecked_us.saturating_add(took_us);
         self.lost_us = self.lost_us.saturating_add(took_us).saturating_sub(self.alone(answers));
         self.failures = self.failures.saturating_add(failures.saturating_mul(FAILURE)).saturating_sub(answers);
         // A tier that answered late before has little patience left, and does not hang.

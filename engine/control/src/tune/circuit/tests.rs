@@ -192,11 +192,31 @@ fn what_was_recorded_is_believed_until_the_source_was_asked() {
     circuit.recorded(None);
     assert_eq!(alone(&circuit), 0);
     circuit.recorded(Some(50.0));
-    circuit.recorded(Some(90.0));
     assert_eq!(alone(&circuit), 150);
-    circuit.behind(256, 256 * 20);
+    circuit.recorded(Some(90.0));
+    assert_eq!(alone(&circuit), 270);
+    // A few samples of its own count for more than all that was recorded.
+    circuit.behind(1, 20);
     circuit.recorded(Some(90.0));
     assert_eq!(alone(&circuit), 60);
+}
+
+#[test]
+fn the_source_is_asked_now_and_then_where_only_others_know_its_time() {
+    let mut circuit = Circuit::new(None);
+    let call = |circuit: &mut Circuit| circuit.told(Leave::All, outcome(10, 0, LOSS_US / 2, false), 0);
+    assert_eq!(call(&mut circuit), None);
+    // They had it from far away: it seems to be as slow as the tier.
+    circuit.recorded(Some(LOSS_US as f64 / 20.0));
+    assert!(!circuit.compares());
+    assert_eq!(call(&mut circuit), None);
+    assert!(circuit.compares() && !circuit.compares(), "one call asks");
+    circuit.behind(PROBE_SAMPLES as u64, 40);
+    let opened = (0..3).find_map(|_| call(&mut circuit));
+    assert_eq!(opened.map(|change| change.why), Some(Why::Late));
+    // A tier that has its own measurement never asks for one.
+    let mut disk = Circuit::new(Some(LOSS_US as f64));
+    assert!((0..100).all(|_| call(&mut disk).is_none() && !disk.compares()));
 }
 
 #[test]

@@ -79,7 +79,6 @@ struct Counts {
     misses: AtomicU64,
     damaged: AtomicU64,
     failed: AtomicU64,
-    late: AtomicU64,
     written: AtomicU64,
     dropped: AtomicU64,
     declined: AtomicU64,
@@ -245,7 +244,6 @@ impl Tier for InPool {
             misses: of(&c.misses),
             damaged: of(&c.damaged),
             failed: of(&c.failed),
-            late: of(&c.late),
             written: of(&c.written),
             dropped: of(&c.dropped),
             declined: of(&c.declined),
@@ -294,7 +292,7 @@ impl Tier for InPool {
                 Answer::Got(got) => got,
                 Answer::Stopped => break,
                 Answer::Late => {
-                    self.counts.late.fetch_add((now.len() + later.len()) as u64, Relaxed);
+                    self.counts.failed.fetch_add(now.len() as u64, Relaxed);
                     outcome.unfinished = true;
                     break;
                 }
