@@ -244,6 +244,7 @@ impl Engine {
             c.pool_written_total.store(pool.written, Relaxed);
             c.pool_dropped_total.store(pool.dropped, Relaxed);
             c.pool_declined_total.store(pool.declined, Relaxed);
+            c.pool_evicted_total.store(pool.evicted, Relaxed);
             c.pool_circuit.store(circuit.state.code(), Relaxed);
             c.pool_opened_total.store(circuit.opened, Relaxed);
             c.pool_circuit_reason.store(circuit.why, Relaxed);

@@ -218,6 +218,8 @@ counters! {
     pool_dropped_total: Counter, Samples;
     /// Fetched samples that were not written to the pool: they are there, or the budget is used up.
     pool_declined_total: Counter, Samples;
+    /// Samples that this run had put in the pool and that left it for more important ones.
+    pool_evicted_total: Counter, Samples;
     /// Scored batches at the time the score file was last written.
     score_file_step: Gauge, Steps;
     /// Failed attempts to write the score file: its disk is full, or another loader writes it.

@@ -47,6 +47,8 @@ pub struct PoolNumbers {
     pub dropped: u64,
     /// Samples that were not written because they are there, or the budget is used up.
     pub declined: u64,
+    /// Samples that were removed for more important ones.
+    pub evicted: u64,
 }
 
 impl Add for PoolNumbers {
@@ -62,6 +64,7 @@ impl Add for PoolNumbers {
             written: self.written + more.written,
             dropped: self.dropped + more.dropped,
             declined: self.declined + more.declined,
+            evicted: self.evicted + more.evicted,
         }
     }
 }

@@ -140,6 +140,9 @@ impl Source for Odd {
     fn pool(&self) -> Option<(PoolNumbers, CircuitNumbers)> {
         Some((PoolNumbers { hits: self.number, misses: 7, ..PoolNumbers::default() }, self.circuit()?))
     }
+    fn rate(&self, run: &str, importances: &[f32]) {
+        self.hears(format!("rate {run} {importances:?}"));
+    }
     fn tell(&self, decisions: &Arc<Decisions>) {
         self.hears(format!("tell {:p}", Arc::as_ptr(decisions)));
     }
@@ -295,6 +298,13 @@ fn answers_as_what_it_wraps(wrapper: &dyn Source, places: &Places, wrapped: &[Ar
     assert_eq!(wrapper.along(&ids, 2, 55), (2..ids.len()).collect::<Vec<_>>());
     let before = |odd: &Arc<Odd>| ids[..2].iter().filter(|id| Arc::ptr_eq(&places[**id as usize].0, odd)).count();
     assert_eq!(heard(wrapped), each(&|odd| vec![format!("along {:?} {} 55", share(odd), before(odd))]));
+    let importances: Vec<f32> = (0..places.len()).map(|k| k as f32).collect();
+    wrapper.rate("run", &importances);
+    let rated = |odd: &Arc<Odd>| -> Vec<f32> {
+        let of = |id| places.iter().position(|(of, inner)| Arc::ptr_eq(of, odd) && *inner == id);
+        (0..SAMPLES).map(|id| of(id).map_or(f32::NAN, |k| k as f32)).collect()
+    };
+    assert_eq!(heard(wrapped), each(&|odd| vec![format!("rate run {:?}", rated(odd))]));
     let decisions = Arc::new(Decisions::default());
     wrapper.tell(&decisions);
     assert_eq!(heard(wrapped), each(&|_| vec![format!("tell {:p}", Arc::as_ptr(&decisions))]));

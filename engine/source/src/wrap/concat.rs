@@ -229,6 +229,14 @@ impl Source for Concat {
     fn in_turn(&self) -> bool {
         self.parts.iter().all(|part| part.in_turn())
     }
+    fn rate(&self, run: &str, importances: &[f32]) {
+        let mut rest = importances;
+        for part in &self.parts {
+            let (own, more) = rest.split_at_checked(part.len()).unwrap_or((rest, &[]));
+            part.rate(run, own);
+            rest = more;
+        }
+    }
     fn tell(&self, decisions: &Arc<Decisions>) {
         self.parts.iter().for_each(|part| part.tell(decisions));
     }

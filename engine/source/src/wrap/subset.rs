@@ -177,6 +177,15 @@ impl Source for Subset {
     fn pool(&self) -> Option<(PoolNumbers, CircuitNumbers)> {
         self.inner.pool()
     }
+    fn rate(&self, run: &str, importances: &[f32]) {
+        let mut inner = vec![f32::NAN; self.inner.len()];
+        for (&id, &importance) in self.ids.iter().zip(importances) {
+            if let Some(place) = inner.get_mut(id as usize) {
+                *place = importance;
+            }
+        }
+        self.inner.rate(run, &inner);
+    }
     fn tell(&self, decisions: &Arc<Decisions>) {
         self.inner.tell(decisions);
     }

@@ -351,6 +351,12 @@ impl<T: Tier> Source for Tiered<T> {
             Counted::Pool(numbers) => Some((numbers, self.own_circuit())),
         }
     }
+    fn rate(&self, run: &str, importances: &[f32]) {
+        if self.made_by.is_current() {
+            self.tier.rate(run, importances);
+        }
+        self.source.rate(run, importances);
+    }
     fn tell(&self, decisions: &Arc<Decisions>) {
         self.listeners.add(decisions);
         self.source.tell(decisions);

@@ -1,8 +1,8 @@
 //! The pool before a source: fetched samples are kept on a Redis or Valkey server that several machines share.
 //!
 //! ```text
-//! server.rs  the connection, and samples by key      admit.rs  the script that keeps the budget
-//! writer.rs  the task that writes fetched samples     value.rs  a sample's bytes there
+//! server.rs  the connection, and samples by key      admit.rs  the script that keeps the budget and what matters
+//! writer.rs  the task that writes fetched samples     value.rs  a sample's bytes there      keys.rs  their keys
 //! ```
 //!
 //! Advice, never a dependency: a value that is not exactly what was offered is a miss, and a server that fails, hangs
@@ -11,6 +11,7 @@
 //! have counts as an answer for the breaker, since the question cost what an answer costs.
 
 mod admit;
+mod keys;
 mod server;
 mod value;
 mod writer;
@@ -34,10 +35,11 @@ use crate::tune::circuit::Outcome;
 use crate::types::SampleId;
 use crate::wrap::tier::{Counted, Tier, check_kept};
 use crate::wrap::tiered::Tiered;
+use keys::Keys;
 use lossfeed_sync::Mutex;
 use server::{Got, Item, Server};
 use value::{Key, Seen};
-use writer::Writer;
+use writer::{Job, Writer};
 
 /// Bytes of samples that are asked for at once.
 const ASKED_BYTES: u64 = 16 << 20;
@@ -55,9 +57,8 @@ pub(crate) struct InPool {
     runtime: Arc<Runtime>,
     writer: Writer,
     counts: Arc<Counts>,
-    place: [u8; 32],
-    /// A bit a sample: the server had it when it was asked last.
-    there: Box<[AtomicU64]>,
+    keys: Arc<Keys>,
+    rated: Mutex<Option<Arc<Rated>>>,
     memory: Mutex<Memory>,
     made_by: Process,
 }
@@ -71,6 +72,20 @@ struct Memory {
     fetched_in_us: Option<f64>,
 }
 
+/// The importances of samples to a run that draws by them.
+struct Rated {
+    run: String,
+    /// By id; NaN: none yet.
+    importances: Vec<f32>,
+}
+
+impl Rated {
+    /// One without a score may enter where there is room.
+    fn worth(&self, id: SampleId) -> f32 {
+        self.importances.get(id as usize).copied().filter(|worth| worth.is_finite()).unwrap_or(0.0)
+    }
+}
+
 /// Counters; see [`PoolNumbers`].
 #[derive(Default)]
 struct Counts {
@@ -82,6 +97,7 @@ struct Counts {
     written: AtomicU64,
     dropped: AtomicU64,
     declined: AtomicU64,
+    evicted: AtomicU64,
 }
 
 /// The end of a request.
@@ -118,16 +134,17 @@ impl InPool {
             Err(_) => Some(format!("no answer in {} s", server::CONNECT.as_secs())),
         };
         let counts = Arc::<Counts>::default();
+        let keys = Arc::new(Keys::new(Arc::clone(&source), place));
         let tier = Self {
-            writer: Writer::start(&runtime, Arc::clone(&server), Arc::clone(&counts)),
-            there: (0..source.len().div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            writer: Writer::start(&runtime, Arc::clone(&server), Arc::clone(&keys), Arc::clone(&counts)),
+            keys,
+            rated: Mutex::default(),
             memory: Mutex::default(),
             made_by: Process::current(),
             source: Arc::clone(&source),
             server,
             runtime,
             counts,
-            place,
         };
         let tiered = Tiered::new(source, tier, None);
         if let Some(why) = failed {
@@ -136,24 +153,6 @@ impl InPool {
             tiered.begin_open();
         }
         Ok(tiered)
-    }
-
-    fn key(&self, id: SampleId) -> Option<Key> {
-        let mut digest = Sha256::new();
-        digest.update(self.place);
-        digest.update(self.source.proof(id)?);
-        digest.finalize().first_chunk().copied()
-    }
-
-    fn set_there(&self, id: SampleId, there: bool) {
-        if let Some(word) = self.there.get(id as usize / 64) {
-            let bit = 1 << (id % 64);
-            if there {
-                word.fetch_or(bit, Relaxed)
-            } else {
-                word.fetch_and(!bit, Relaxed)
-            };
-        }
     }
 
     /// Asks the server, until `until` or until the caller wants no more.
@@ -194,7 +193,7 @@ impl InPool {
             }
         };
         let hit = matches!(seen, Some(Seen::Sample(..)));
-        self.set_there(id, hit);
+        self.keys.set(id, hit);
         (if hit { &counts.hits } else { &counts.misses }).fetch_add(1, Relaxed);
         match seen {
             Some(Seen::Sample(data, cost)) => {
@@ -247,11 +246,12 @@ impl Tier for InPool {
             written: of(&c.written),
             dropped: of(&c.dropped),
             declined: of(&c.declined),
+            evicted: of(&c.evicted),
         })
     }
 
     fn has(&self, id: SampleId) -> bool {
-        self.there.get(id as usize / 64).is_some_and(|word| word.load(Relaxed) >> (id % 64) & 1 == 1)
+        self.keys.has(id)
     }
 
     fn may_have(&self, id: SampleId) -> bool {
@@ -272,7 +272,7 @@ impl Tier for InPool {
         let wanted: Vec<(usize, SampleId, Key)> = {
             let memory = self.memory.lock();
             let asked = ids.iter().enumerate().filter(|(_, id)| !memory.doubted.contains(id));
-            asked.filter_map(|(k, &id)| Some((k, id, self.key(id)?))).collect()
+            asked.filter_map(|(k, &id)| Some((k, id, self.keys.of(id)?))).collect()
         };
         let (mut outcome, mut took, mut came, mut left) = (Outcome::default(), Duration::ZERO, 0, wanted.as_slice());
         while !left.is_empty() {
@@ -327,9 +327,14 @@ impl Tier for InPool {
     }
 
     fn offer(&self, id: SampleId, cost: Duration, data: &[u8]) {
-        let Some(key) = self.key(id) else { return };
+        let Some(key) = self.keys.of(id) else { return };
         let replace = self.memory.lock().doubted.contains(&id);
-        if self.writer.offer(data.len(), || Item { key, cost, data: data.to_vec(), replace }) {
+        let rated = self.rated.lock().clone();
+        let item = || {
+            let worth = rated.as_ref().map(|rated| rated.worth(id));
+            Job::Keep(Item { id, key, cost, data: data.to_vec(), replace, worth }, rated.clone())
+        };
+        if self.writer.offer(data.len(), item) {
             self.memory.lock().doubted.remove(&id);
         } else {
             self.counts.dropped.fetch_add(1, Relaxed);
@@ -338,6 +343,20 @@ impl Tier for InPool {
 
     fn forget(&self, ids: &[SampleId]) {
         self.memory.lock().doubted.extend(ids);
-        ids.iter().for_each(|&id| self.set_there(id, false));
+        ids.iter().for_each(|&id| self.keys.set(id, false));
+    }
+
+    fn rate(&self, run: &str, importances: &[f32]) {
+        let run = server::hex(Sha256::digest(run).get(..8).unwrap_or_default());
+        let new = Arc::new(Rated { run: run.clone(), importances: importances.to_vec() });
+        let old = self.rated.lock().replace(Arc::clone(&new));
+        // Those that the run put there under another importance.
+        let changed = |old: &Rated, id: &SampleId| self.keys.has(*id) && old.worth(*id) != new.worth(*id);
+        let Some(old) = old.filter(|old| old.run == run) else { return };
+        let ids: Vec<SampleId> = (0..importances.len() as SampleId).filter(|id| changed(&old, id)).collect();
+        if !ids.is_empty() {
+            // Where there is no room for the news, the pool keeps what mattered before.
+            self.writer.offer(size_of_val(ids.as_slice()), || Job::Rate(ids, new));
+        }
     }
 }

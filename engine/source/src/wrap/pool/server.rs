@@ -16,6 +16,7 @@ use super::admit;
 use super::value::{Key, seal};
 use crate::error::{Error, Result};
 use crate::options::PoolTier;
+use crate::types::SampleId;
 
 /// A connection that takes longer is a failure.
 pub(crate) const CONNECT: Duration = Duration::from_secs(2);
@@ -49,17 +50,23 @@ pub(crate) enum Got {
 
 /// A sample to be kept.
 pub(crate) struct Item {
+    pub(crate) id: SampleId,
     pub(crate) key: Key,
     pub(crate) cost: Duration,
     pub(crate) data: Vec<u8>,
     /// Our value under this key is damaged: replace it.
     pub(crate) replace: bool,
+    /// Its importance to the run that draws by it.
+    pub(crate) worth: Option<f32>,
 }
 
 /// The end of an item.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Put {
-    Written,
+    /// So many less important samples were removed for it.
+    Written {
+        evicted: u64,
+    },
     /// It is there already, or there is no room.
     Declined,
     Failed,
@@ -91,9 +98,9 @@ impl Server {
     pub(crate) async fn check(&self) -> RedisResult<()> {
         let mut link = self.link().await?;
         let shards = link.shards();
-        let names = self.names(shards, 0);
+        let names = self.names(shards, 0, "");
         link.ask(Cmd::new().arg("MGET").arg(&names[0])).await?.extract_error()?;
-        link.ask(&admit::command(&names, self.ttl, self.budget / u64::from(shards))).await?.extract_error()?;
+        link.ask(&admit::command(&names, self.ttl, self.budget / u64::from(shards), "")).await?.extract_error()?;
         Ok(())
     }
 
@@ -145,15 +152,17 @@ impl Server {
         }
     }
 
-    /// Keeps `items`, as far as there is room.
-    pub(crate) async fn put(&self, items: &[Item]) -> RedisResult<Vec<Put>> {
+    /// Keeps `items`, as far as there is room, or as `run` finds them more important than what it has there.
+    pub(crate) async fn put(&self, items: &[Item], run: &str) -> RedisResult<Vec<Put>> {
         let link = self.link().await?;
         let shards = link.shards();
         let groups = by_shard(items.iter().map(|item| &item.key), shards);
         let asked = groups.iter().map(|(shard, group)| {
-            let mut command = admit::command(&self.names(shards, *shard), self.ttl, self.budget / u64::from(shards));
+            let names = self.names(shards, *shard, run);
+            let mut command = admit::command(&names, self.ttl, self.budget / u64::from(shards), run);
             for item in group.iter().filter_map(|&k| items.get(k)) {
-                admit::item(&mut command, &hex(&item.key), item.replace, &seal(&item.key, item.cost, &item.data));
+                let value = seal(&item.key, item.cost, &item.data);
+                admit::item(&mut command, &hex(&item.key), item.replace, item.worth, &value);
             }
             let mut link = link.clone();
             async move { link.ask(&command).await }
@@ -169,11 +178,30 @@ impl Server {
             };
             for (&k, answer) in group.iter().zip(answers) {
                 if let Some(put) = put.get_mut(k) {
-                    *put = if answer == Value::Int(1) { Put::Written } else { Put::Declined };
+                    *put = match answer {
+                        Value::Int(written @ 1..) => Put::Written { evicted: written as u64 - 1 },
+                        _ => Put::Declined,
+                    };
                 }
             }
         }
         Ok(put)
+    }
+
+    /// `run` has other importances for samples that it put here.
+    pub(crate) async fn rate(&self, keys: &[(Key, f32)], run: &str) -> RedisResult<()> {
+        let link = self.link().await?;
+        let shards = link.shards();
+        let groups = by_shard(keys.iter().map(|(key, _)| key), shards);
+        let asked = groups.iter().map(|(shard, group)| {
+            let mut command = admit::again(&self.names(shards, *shard, run));
+            for (key, worth) in group.iter().filter_map(|&k| keys.get(k)) {
+                command.arg(worth).arg(hex(key));
+            }
+            let mut link = link.clone();
+            async move { link.ask(&command).await }
+        });
+        join_all(asked).await.into_iter().try_for_each(|answer| answer.and_then(Value::extract_error).map(drop))
     }
 
     /// Drops the connection: the next request makes another one.
@@ -224,9 +252,9 @@ impl Server {
         }
     }
 
-    /// A shard's accounting, and what the names of its samples begin with.
-    fn names(&self, shards: u8, shard: u8) -> [String; 3] {
-        ["sizes", "due", ""].map(|last| self.name(shards, shard, last))
+    /// A shard's accounting for a run, and what the names of its samples begin with.
+    fn names(&self, shards: u8, shard: u8, run: &str) -> [String; 4] {
+        ["sizes", "due", &format!("worths-{run}"), ""].map(|last| self.name(shards, shard, last))
     }
 }
 
