@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import pickle
+import re
 import signal
 import socket
 import subprocess
@@ -122,39 +123,6 @@ def test_another_dataset_and_another_version_of_a_file_have_other_keys(folder, r
     assert before < set(redis.keys()), "another run's samples are never deleted"
 
 
-def test_two_processes_read_half_of_the_source_each(folder, redis, tmp_path):
-    program = """
-import sys, time, lossfeed as lf
-folder, url, first = sys.argv[1], sys.argv[2], int(sys.argv[3])
-data = lf.open(folder, pool=url, latency=0.02, coalesce=False)
-
-def requests(ids):
-    with lf.Loader(data.subset(ids), 4, num_workers=1, cache=None, read_ahead=0) as loader:
-        assert sum(len(batch.ids) for batch in loader) == len(ids)
-        return round(loader.stats()["store_requests_total"])
-
-def waiting():
-    with lf.Loader(data, 4, num_workers=0) as loader:
-        seen = loader.stats()
-    return seen["pool_misses_total"] - seen["pool_written_total"] - seen["pool_declined_total"]
-
-own = requests(range(first, len(data), 2))
-deadline = time.monotonic() + 30
-while waiting():
-    assert time.monotonic() < deadline
-    time.sleep(0.01)
-print("half", flush=True)
-sys.stdin.readline()
-print(own, requests(range(1 - first, len(data), 2)))
-"""
-    made = [subprocess.Popen([sys.executable, "-c", program, folder, redis.url, str(first)], stdin=subprocess.PIPE,
-                             stdout=subprocess.PIPE, text=True) for first in (0, 1)]  # fmt: skip
-    assert [child.stdout.readline() for child in made] == ["half\n"] * 2
-    read = [child.communicate("\n", timeout=60)[0].split() for child in made]
-    # Opening looks at a sample, which both may have fetched at once.
-    assert all(COUNT // 2 - 1 <= int(own) <= COUNT // 2 and other == "0" for own, other in read), read
-
-
 def test_a_server_that_is_down_costs_one_warning(folder, caplog):
     with caplog.at_level(logging.WARNING):
         data = lf.open(folder, pool=f"redis://user:pa55w0rd@127.0.0.1:{free_port()}", **FAR)
@@ -177,8 +145,8 @@ def test_a_server_that_goes_is_left_out_and_used_again_when_it_is_back(folder, r
     assert time.monotonic() - begun < 20
     assert seen["pool_circuit"] == 1 and seen["pool_opened_total"] == 1, seen
     assert seen["pool_circuit_reason"] == {"killed": 3, "stopped": 2}[how]
-    # One request of a batch, or two, had to fail.
-    assert seen["pool_failed_total"] <= 8 and seen["pool_failed_total" if how == "killed" else "pool_skipped_total"] > 0
+    # One request of a batch, or two, had to fail; one without an answer is counted as well.
+    assert 0 < seen["pool_failed_total"] <= 8 and seen["pool_skipped_total"] > 0
     redis.start() if how == "killed" else redis.send_signal(signal.SIGCONT)
     deadline = time.monotonic() + 60
     while numbers(data)["pool_circuit"] != 0:
@@ -190,7 +158,8 @@ def test_a_server_that_goes_is_left_out_and_used_again_when_it_is_back(folder, r
     assert numbers(data)["pool_hits_total"] > before
 
 
-def test_a_pool_that_is_slower_than_the_source_is_left_out(folder, redis):
+def test_a_pool_that_is_slower_than_the_source_is_left_out_and_smi_says_so(folder, redis, tmp_path, monkeypatch):
+    monkeypatch.setenv("LOSSFEED_RUNTIME_DIR", str(tmp_path / "pages"))
     filled(folder, redis)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -211,11 +180,23 @@ def test_a_pool_that_is_slower_than_the_source_is_left_out(folder, redis):
                 threading.Thread(target=carry, args=(onward, link, 0.15), daemon=True).start()
 
         threading.Thread(target=serve, daemon=True).start()
-        # A millisecond, where the pool takes 150 for four.
+        # A millisecond, where the pool takes 150 for four; who filled it needed 80, and no sample is missing there.
         data = lf.open(folder, pool=f"redis://127.0.0.1:{server.getsockname()[1]}", latency=0.001, coalesce=False)
-        seen = epochs(data, 3)
-        assert seen["pool_circuit"] == 1 and seen["pool_circuit_reason"] == 1, seen
-        assert 0 < seen["pool_hits_total"] < 2 * COUNT < seen["pool_hits_total"] + seen["pool_skipped_total"]
+        with lf.Loader(data, 4, num_workers=1, cache=None, read_ahead=0) as loader:
+            for _ in range(3):
+                right(data, list(loader))
+            seen = loader.stats()
+            assert seen["pool_circuit_reason"] == 1 and 0 < seen["pool_hits_total"] < 3 * COUNT, seen
+            assert seen["pool_skipped_total"] > 0 and seen["pool_opened_total"] >= 1
+            deadline, said = time.monotonic() + 30, "(last: it was slower than the source)"
+            while said not in (shown := smi()):
+                assert time.monotonic() < deadline, shown
+            assert re.search(r"pool +breaker (open|half-open) ", shown), shown
+
+
+def smi():
+    command = [sys.executable, "-m", "lossfeed", "smi"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "160"}).stdout
 
 
 def test_a_connection_that_the_server_closed_is_made_again(folder, redis):
