@@ -10,11 +10,17 @@
 
 Round trips are the server's count of commands. Then three processes read 6,000 pictures in random orders of their own,
 with room in the pool for a share c of the pictures for each process: in the second epoch the source brings 1 − 3c.
+
+At last 1, 2 and 4 jobs read two epochs of them from a store that answers after a millisecond, each picture by a request
+of its own: with a private cache of a fifth alone, and with the disk tier or the pool beside it. Processor time is that of
+the jobs and of the server.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import resource
 import socket
 import subprocess
 import sys
@@ -38,10 +44,7 @@ TAKEN = SIDE * SIDE * 3 + 54 + 40 + 320
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--shared", type=float, help="(for the processes) share of the pictures that have room")
-    parser.add_argument("--url", help=argparse.SUPPRESS)
-    parser.add_argument("--seed", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--data", help=argparse.SUPPRESS)
+    parser.add_argument("--process", help=argparse.SUPPRESS)
     parser.add_argument("--date", help="name of the record, if not today's date")
     parser.add_argument("--record", type=Path, help="folder of the records")
     return parser.parse_args()
@@ -99,33 +102,77 @@ def filled(redis: Redis, path: Path, samples: int) -> Any:
     return data
 
 
-def process(args: argparse.Namespace) -> None:
-    """One of several: an epoch to fill the pool, and one that counts."""
+def process(asked: dict[str, Any]) -> None:
+    """One of several: two epochs, each begun when it is told to; prints its numbers at the end."""
     import lossfeed as lf
 
-    data = lf.open(args.data, pool=args.url, pool_bytes=int(3 * args.shared * SHARED * TAKEN), latency=0.05)
-    epoch(data, args.seed)
-    time.sleep(1)
-    print("filled", flush=True)
-    sys.stdin.readline()
-    print(SHARED - int(epoch(data, 100 + args.seed)["hits"]))
+    data = lf.open(asked["data"], **asked["opening"])
+    fetched: list[float] = []
+    with lf.Loader(data, BATCH, num_workers=2, stats=False, **asked["loader"]) as loader:
+        for _ in range(2):
+            print("ready", flush=True)
+            sys.stdin.readline()
+            assert sum(len(batch.ids) for batch in loader) == SHARED
+            print("done", flush=True)
+            time.sleep(1)  # until the pool has what was fetched
+            seen = loader.stats()
+            fetched.append(seen["fetched_samples_total"] - seen["pool_hits_total"])
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    requests, last = seen["store_requests_total"], fetched[1] - fetched[0]
+    print(json.dumps({"requests": requests, "last": last, "cpu": used.ru_utime + used.ru_stime}))
 
 
-def shares(folder: Path, url: str, shared: float) -> float:
-    """The share of the pictures that the source had to bring in the second epoch, over three processes."""
-    command = [sys.executable, __file__, "--data", str(folder), "--url", url, "--shared", str(shared), "--seed"]
-    pipe = subprocess.PIPE
-    made = [subprocess.Popen([*command, str(k)], stdin=pipe, stdout=pipe, text=True) for k in range(3)]
+def processes(number: int, data: Path, opening: dict[str, Any], **loader: Any) -> dict[str, float]:
+    """The numbers of so many processes together, with the seconds of their two epochs."""
+    made = []
+    for k in range(number):
+        asked = json.dumps({"data": str(data), "opening": opening, "loader": {"seed": k, **loader}})
+        command = [sys.executable, __file__, "--process", asked]
+        made.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+    seconds = 0.0
+    for _ in range(2):
+        wait(made, "ready")
+        started = time.perf_counter()
+        for child in made:
+            print(file=child.stdin, flush=True)
+        wait(made, "done")
+        seconds += time.perf_counter() - started
+    said = [json.loads(child.communicate()[0]) for child in made]
+    return {name: sum(each[name] for each in said) for name in said[0]} | {"seconds": round(seconds, 2)}
+
+
+def wait(made: list[subprocess.Popen[str]], word: str) -> None:
     for child in made:
-        assert child.stdout is not None and child.stdout.readline() == "filled\n"
-    read = [int(child.communicate("\n")[0]) for child in made]
-    return sum(read) / len(read) / SHARED
+        assert child.stdout is not None and child.stdout.readline() == f"{word}\n"
+
+
+def jobs(number: int, how: str, data: Path, folder: Path) -> dict[str, Any]:
+    """Jobs beside each other, with a tier of this kind."""
+    folder.mkdir()
+    with Redis(folder / "redis") as redis:
+        tiers: dict[str, dict[str, Any]] = {
+            "private": {},
+            "disk": {"disk": str(folder / "disk"), "disk_bytes": "64MiB"},
+            "pool": {"pool": redis.url, "pool_bytes": "64MiB"},
+        }
+        before = processor(redis)
+        seen = processes(number, data, {"latency": 0.001, "coalesce": False, **tiers[how]}, cache="20%")
+        cpu = seen["cpu"] + processor(redis) - before
+    requests = int(seen["requests"])
+    row = {"jobs": number, "how": how, "requests": requests, "bytes": requests * (TAKEN - 360)}
+    return row | {"seconds": seen["seconds"], "cpu_s": round(cpu, 2)}
+
+
+def processor(redis: Redis) -> float:
+    """Seconds that the server has used."""
+    told = dict(line.split(":", 1) for line in redis.ask("INFO", "cpu").decode().split() if ":" in line)
+    return float(told["used_cpu_user"]) + float(told["used_cpu_sys"])
 
 
 def main() -> int:
     args = arguments()
-    if args.url:
-        process(args)
+    if args.process:
+        process(json.loads(args.process))
         return 0
     where = {} if args.record is None else {"root": args.record}
     record = Record("pool", {"batch": BATCH, "samples": SAMPLES, "picture": f"BMP {SIDE}x{SIDE}x3"}, args.date, **where)
@@ -142,11 +189,17 @@ def main() -> int:
                     record.add(row := {"round": round_, "how": how, **measured, "round_trips": trips})
                     print(row, flush=True)
         shard(Path(made) / "1.tar", SHARED)
+        few = Path(made) / "1.tar"
         for shared in (0.1, 0.2, 0.3):
             with Redis(Path(made) / f"redis-{shared}") as redis:
-                source = shares(Path(made) / "1.tar", redis.url, shared)
+                opening = {"pool": redis.url, "pool_bytes": int(3 * shared * SHARED * TAKEN), "latency": 0.05}
+                source = processes(3, few, opening, cache=None, read_ahead=0)["last"] / 3 / SHARED
                 row = {"how": "three processes", "share_each": shared, "source_share": round(source, 4)}
                 record.add(row := row | {"bound": round(1 - 3 * shared, 4)})
+                print(row, flush=True)
+        for number in (1, 2, 4):
+            for how in ("private", "disk", "pool"):
+                record.add(row := jobs(number, how, few, Path(made) / f"{number}-{how}"))
                 print(row, flush=True)
     print(f"\n{record.csv}")
     return 0

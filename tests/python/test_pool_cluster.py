@@ -3,7 +3,8 @@
 import pytest
 import lossfeed as lf
 from redis_server import Cluster, program
-from test_pool import COUNT, FAR, epochs, folder, numbers, settled  # noqa: F401 (a fixture)
+from test_pool import COUNT, FAR, HEADER, epochs, folder, numbers, settled  # noqa: F401 (a fixture)
+from test_pool_runs import TAKEN, train
 
 pytestmark = pytest.mark.skipif(
     program() is None, reason="no redis-server: .ci/redis unpacks one, REDIS_SERVER names one"
@@ -29,3 +30,23 @@ def test_samples_are_spread_over_nodes_and_move_with_slots_and_a_dead_node_costs
         cluster.nodes[0].stop()
         epochs(data, 2)
         epochs(again, 2)
+
+
+def test_each_shard_keeps_what_matters(folder, tmp_path):  # noqa: F811
+    """A shard of a cluster has a part of the budget of its own, here for one sample."""
+    of = {path.read_bytes(): int(path.stem) for path in folder.glob("*/*.png")}
+    with Cluster(tmp_path / "cluster") as cluster:
+        held = lf.open(folder, pool=cluster.url, **FAR)
+        epochs(held)
+        settled(cluster, held)
+        shard = {}
+        for node in cluster.nodes:
+            shard |= {of[node.ask("GET", key)[HEADER:]]: key.split(b"}")[0] for key in node.keys()}
+            node.ask("FLUSHALL")
+        rivals = [n for n in shard if list(shard.values()).count(shard[n]) > 1]
+        matters = {n for n in rivals if n == max(m for m in rivals if shard[m] == shard[n])}
+        most = max(path.stat().st_size for path in folder.glob("*/*.png")) + HEADER + TAKEN
+        data = lf.open(folder, pool=cluster.url, pool_bytes=64 * most, **FAR)
+        seen = train(data, lambda n: n in matters, epochs=8)
+        kept = {of[node.ask("GET", key)[HEADER:]] for node in cluster.nodes for key in node.keys()}
+        assert matters <= kept and len(kept) == len(set(shard.values())) and seen["pool_failed_total"] == 0

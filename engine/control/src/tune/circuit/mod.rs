@@ -9,8 +9,9 @@
 //!
 //! What the source would have taken is what a sample of it took lately, on average over whoever waited for it, so that
 //! requests side by side count as what they save. Before the first it is what the tier was told when it kept its
-//! samples. A pool's samples may have been kept by a machine that is farther from the source, so for each [`LOSS_US`]
-//! that a pool took while the source was not asked, the source is asked for [`PROBE_SAMPLES`].
+//! samples. A pool's samples may have been kept by a machine that is farther from the source, so when a pool took
+//! [`LOSS_US`] and nothing was asked of the source meanwhile, it is asked for [`PROBE_SAMPLES`]: at most a hundredth of the
+//! time goes to that.
 //!
 //! A decision without effects. Times are microseconds since any moment, and handed in.
 
@@ -38,6 +39,8 @@ pub const PAUSE_US: u64 = 5_000_000;
 pub const PAUSE_MAX_US: u64 = 300_000_000;
 /// A circuit that was closed for so long begins with the first pause again.
 const STEADY_US: u64 = 60_000_000;
+/// A tier takes so many times as long as the check of its source before the next one.
+const CHECKS: u64 = 100;
 /// The source's time for a sample is smoothed over about so many.
 const SMOOTHED: f64 = 256.0;
 
@@ -147,8 +150,9 @@ pub struct Circuit {
     alone_us: Option<f64>,
     /// The same as others measured it: used until it is known.
     recorded_us: Option<f64>,
-    /// Time that the tier took since the source was asked last.
+    /// Time that the tier took since the source was asked last, and after which it is asked again.
     unchecked_us: u64,
+    check_us: u64,
 }
 
 impl Circuit {
@@ -156,7 +160,8 @@ impl Circuit {
     pub fn new(alone_us: Option<f64>) -> Self {
         let alone_us = alone_us.filter(|us| us.is_finite() && *us >= 0.0);
         let phase = Phase::Closed { since_us: 0 };
-        Self { phase, lost_us: 0, failures: 0, pause_us: 0, alone_us, recorded_us: None, unchecked_us: 0 }
+        let (recorded_us, unchecked_us, check_us) = (None, 0, LOSS_US);
+        Self { phase, lost_us: 0, failures: 0, pause_us: 0, alone_us, recorded_us, unchecked_us, check_us }
     }
 
     /// As it is at `now_us`.
@@ -197,7 +202,7 @@ impl Circuit {
 
     /// True if a call that may ask for everything leaves [`PROBE_SAMPLES`] to the source, to know what it takes now.
     pub fn compares(&mut self) -> bool {
-        let due = self.recorded_us.is_some() && self.unchecked_us >= LOSS_US;
+        let due = self.recorded_us.is_some() && self.unchecked_us >= self.check_us;
         if due {
             self.unchecked_us = 0;
         }
@@ -209,7 +214,7 @@ impl Circuit {
         if answers == 0 {
             return;
         }
-        self.unchecked_us = 0;
+        (self.unchecked_us, self.check_us) = (0, took_us.saturating_mul(CHECKS).max(LOSS_US));
         let each = took_us as f64 / answers as f64;
         let share = (answers as f64 / SMOOTHED).min(1.0);
         self.alone_us = Some(self.alone_us.map_or(each, |us| us + share * (each - us)));

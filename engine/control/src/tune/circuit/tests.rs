@@ -214,6 +214,12 @@ fn the_source_is_asked_now_and_then_where_only_others_know_its_time() {
     circuit.behind(PROBE_SAMPLES as u64, 40);
     let opened = (0..3).find_map(|_| call(&mut circuit));
     assert_eq!(opened.map(|change| change.why), Some(Why::Late));
+    // A check that took long is not repeated soon.
+    let mut circuit = Circuit::new(None);
+    circuit.recorded(Some(LOSS_US as f64));
+    circuit.behind(PROBE_SAMPLES as u64, LOSS_US);
+    let calls = (1..).find(|_| call(&mut circuit).is_none() && circuit.compares());
+    assert_eq!(calls, Some(2 * CHECKS));
     // A tier that has its own measurement never asks for one.
     let mut disk = Circuit::new(Some(LOSS_US as f64));
     assert!((0..100).all(|_| call(&mut disk).is_none() && !disk.compares()));
