@@ -121,9 +121,9 @@ def training(case: Case, names: tuple[str, ...]) -> None:
     n = case.size(60, 36)
     data = truth.build("tar", n, case.rng.randrange(2**32), case.place / "data")
     for trial in range(case.size(4, 1)):
-        opening = {"latency": 0.002, "coalesce": case.rng.random() < 0.5}
+        opening: dict[str, Any] = {"latency": 0.002, "coalesce": case.rng.random() < 0.5}
         opening["pool_bytes"] = case.rng.choice(("1MiB", "8KiB"))
-        settings = {
+        settings: dict[str, Any] = {
             "num_workers": case.rng.randrange(3),
             "cache": case.rng.choice((None, "50%")),
             "sampler": case.rng.choice(("uniform", "importance")),
