@@ -12,8 +12,8 @@ Round trips are the server's count of commands. Then three processes read 6,000 
 with room in the pool for a share c of the pictures for each process: in the second epoch the source brings 1 − 3c.
 
 At last 1, 2 and 4 jobs read two epochs of them from a store that answers after a millisecond, each picture by a request
-of its own: with a private cache of a fifth alone, and with the disk tier or the pool beside it. Processor time is that of
-the jobs and of the server.
+of its own: with a private cache of a fifth alone, and with the disk tier or the pool beside it. Processor time is that
+of the jobs and of the server.
 """
 
 from __future__ import annotations

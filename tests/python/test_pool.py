@@ -196,7 +196,8 @@ def test_a_pool_that_is_slower_than_the_source_is_left_out_and_smi_says_so(folde
 
 def smi():
     command = [sys.executable, "-m", "lossfeed", "smi"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "160"}).stdout
+    env = {**os.environ, "COLUMNS": "160"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=env).stdout
 
 
 def test_a_connection_that_the_server_closed_is_made_again(folder, redis):

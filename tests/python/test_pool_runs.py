@@ -36,7 +36,8 @@ def room(folder):  # noqa: F811
 
 def train(data, matters, epochs, seed=0, sampler="importance"):
     """A run in which the samples that `matters` are hard; the numbers of a loader at its end."""
-    with lf.Loader(data, 4, seed=seed, sampler=sampler, score="loss", num_workers=1, cache=None, read_ahead=0) as loader:
+    options = {"seed": seed, "sampler": sampler, "score": "loss", "num_workers": 1, "cache": None, "read_ahead": 0}
+    with lf.Loader(data, 4, **options) as loader:
         for _ in range(epochs):
             for batch in loader:
                 ids = batch.ids.tolist()

@@ -225,8 +225,8 @@ pub trait Source: Send + Sync {
         None
     }
 
-    /// A run that draws by importance begins an epoch: the importance of every sample by id, NaN without a score. Advice
-    /// for tiers. Processes of one `run` give it one name.
+    /// A run that draws by importance begins an epoch: the importance of every sample by id, NaN without a score. All
+    /// processes of a run give it one name. Advice for tiers.
     fn rate(&self, _run: &str, _importances: &[f32]) {}
 
     /// What is decided about reading from now on is told there too, as long as it lives.

@@ -7,7 +7,7 @@ use crate::tune::circuit::State;
 /// A circuit breaker's counts since the dataset was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CircuitNumbers {
-    /// As it is now.
+    /// Its state now.
     pub state: State,
     /// Times that it opened, after half-open too.
     pub opened: u64,

@@ -68,7 +68,7 @@ pub(crate) trait Tier: Send + Sync {
     /// What was kept of these samples is not what it should be: it is not given again.
     fn forget(&self, ids: &[SampleId]);
 
-    /// As [`Source::rate`]. Advice: a tier may keep what is important.
+    /// Importances for [`Source::rate`]. Advice: a tier may keep what is important.
     fn rate(&self, _run: &str, _importances: &[f32]) {}
 }
 

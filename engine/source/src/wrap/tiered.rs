@@ -268,7 +268,7 @@ impl<T: Tier> Tiered<T> {
             since = Instant::now();
             going
         });
-        self.circuit.lock().behind(u64::from(answers), waited.as_micros() as u64);
+        self.circuit.lock().source_took(u64::from(answers), waited.as_micros() as u64);
         traffic
     }
 }

@@ -10,8 +10,8 @@
 //! What the source would have taken is what a sample of it took lately, on average over whoever waited for it, so that
 //! requests side by side count as what they save. Before the first it is what the tier was told when it kept its
 //! samples. A pool's samples may have been kept by a machine that is farther from the source, so when a pool took
-//! [`LOSS_US`] and nothing was asked of the source meanwhile, it is asked for [`PROBE_SAMPLES`]: at most a hundredth of the
-//! time goes to that.
+//! [`LOSS_US`] and nothing was asked of the source meanwhile, it is asked for [`PROBE_SAMPLES`]: at most a hundredth of
+//! the time goes to that.
 //!
 //! A decision without effects. Times are microseconds since any moment, and handed in.
 
@@ -210,7 +210,7 @@ impl Circuit {
     }
 
     /// The source gave `answers` samples, which were waited for so long.
-    pub fn behind(&mut self, answers: u64, took_us: u64) {
+    pub fn source_took(&mut self, answers: u64, took_us: u64) {
         if answers == 0 {
             return;
         }

@@ -75,7 +75,7 @@ impl Watched {
                 }
             }
             Step::Wait(us) => self.now_us += us,
-            Step::Behind(us) => self.circuit.behind(1, us),
+            Step::Behind(us) => self.circuit.source_took(1, us),
         }
         let after = self.circuit.state(self.now_us);
         match change {
@@ -196,7 +196,7 @@ fn what_was_recorded_is_believed_until_the_source_was_asked() {
     circuit.recorded(Some(90.0));
     assert_eq!(alone(&circuit), 270);
     // A few samples of its own count for more than all that was recorded.
-    circuit.behind(1, 20);
+    circuit.source_took(1, 20);
     circuit.recorded(Some(90.0));
     assert_eq!(alone(&circuit), 60);
 }
@@ -211,13 +211,13 @@ fn the_source_is_asked_now_and_then_where_only_others_know_its_time() {
     assert!(!circuit.compares());
     assert_eq!(call(&mut circuit), None);
     assert!(circuit.compares() && !circuit.compares(), "one call asks");
-    circuit.behind(PROBE_SAMPLES as u64, 40);
+    circuit.source_took(PROBE_SAMPLES as u64, 40);
     let opened = (0..3).find_map(|_| call(&mut circuit));
     assert_eq!(opened.map(|change| change.why), Some(Why::Late));
     // A check that took long is not repeated soon.
     let mut circuit = Circuit::new(None);
     circuit.recorded(Some(LOSS_US as f64));
-    circuit.behind(PROBE_SAMPLES as u64, LOSS_US);
+    circuit.source_took(PROBE_SAMPLES as u64, LOSS_US);
     let calls = (1..).find(|_| call(&mut circuit).is_none() && circuit.compares());
     assert_eq!(calls, Some(2 * CHECKS));
     // A tier that has its own measurement never asks for one.
@@ -269,12 +269,12 @@ fn a_call_that_began_before_it_opened_changes_nothing() {
 fn the_source_s_time_follows_what_is_seen() {
     let mut circuit = Circuit::new(None);
     assert_eq!(circuit.patience_us(Leave::All, 1000), LOSS_US);
-    circuit.behind(0, 5);
+    circuit.source_took(0, 5);
     assert_eq!(circuit.alone_us, None);
-    circuit.behind(10, 20_000);
+    circuit.source_took(10, 20_000);
     assert_eq!(circuit.alone_us, Some(2000.0));
     for _ in 0..100 {
-        circuit.behind(64, 64 * 500);
+        circuit.source_took(64, 64 * 500);
     }
     assert!(circuit.alone_us.is_some_and(|us| (499.0..501.0).contains(&us)));
     for strange in [f64::NAN, f64::INFINITY, -1.0] {

@@ -1,10 +1,10 @@
 //! Admission to the pool: one script that keeps the byte budget, run by the server for all samples of a request.
 //!
 //! The budget is of one dataset. Samples enter while there is room and leave when their time is over, which is when
-//! their bytes are credited again. Where a run draws by importance, this is Algorithm 1 of SHADE (Khan et al., FAST'23):
-//! in a full pool a sample is compared with the least important ones and enters in their place if it is more important
-//! than each. They are samples that the same run has put there: another run's stay. An equal one does not enter, as it
-//! would cost a write and gain nothing. Only a damaged value under a sample's own key is replaced.
+//! their bytes are credited again. For a run that draws by importance this is SHADE's Algorithm 1 (Khan et al.,
+//! FAST'23): in a full pool a sample is compared with the least important ones and enters in their place if it is more
+//! important than each. They are samples that the same run has put there: another run's stay. An equal one does not
+//! enter, as it would cost a write and gain nothing. Only a damaged value under a sample's own key is replaced.
 
 use std::time::Duration;
 

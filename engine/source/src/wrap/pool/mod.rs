@@ -6,9 +6,9 @@
 //! ```
 //!
 //! Advice, never a dependency: a value that is not exactly what was offered is a miss, and a server that fails, hangs
-//! or is slower than the source is left out by the circuit breaker of [`Tiered`]. There is no directory: a sample's place
-//! follows from its key, and one request to each node asks for all samples of a call. A sample that the server does not
-//! have counts as an answer for the breaker, since the question cost what an answer costs.
+//! or is slower than the source is left out by the circuit breaker of [`Tiered`]. There is no directory: a sample's
+//! place follows from its key, and one request to each node asks for all samples of a call. A sample that the server
+//! does not have counts as an answer for the breaker, since the question cost what an answer costs.
 
 mod admit;
 mod keys;
@@ -75,7 +75,7 @@ struct Memory {
 /// The importances of samples to a run that draws by them.
 struct Rated {
     run: String,
-    /// By id; NaN: none yet.
+    /// NaN: none yet.
     importances: Vec<f32>,
 }
 

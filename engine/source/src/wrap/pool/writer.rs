@@ -1,4 +1,5 @@
-//! The task that writes to the pool what was fetched, and how important it is. No caller waits for it: its queue is bounded in bytes.
+//! The task that writes to the pool: fetched samples, and how important they are. No caller waits for it: its queue is
+//! bounded in bytes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -25,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Samples whose importance one request changes.
 const RATED_AT_ONCE: usize = 4096;
 
-/// What waits.
+/// A task in the queue.
 pub(super) enum Job {
     /// A sample, and the importances of the run that fetched it.
     Keep(Item, Option<Arc<Rated>>),
