@@ -87,7 +87,7 @@ PROCESS = """
 import sys, time, lossfeed as lf
 folder, url, room, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 data = lf.open(folder, pool=url, pool_bytes=room, latency=0.01, coalesce=False)
-with lf.Loader(data, 16, seed=seed, num_workers=2, cache=None, read_ahead=0) as loader:
+with lf.Loader(data, 16, shuffle=True, seed=seed, num_workers=2, cache=None, read_ahead=0) as loader:
     assert sum(len(batch.ids) for batch in loader) == len(data)
     deadline = time.monotonic() + 60
     while True:
