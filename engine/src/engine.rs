@@ -234,6 +234,21 @@ impl Engine {
             c.disk_opened_total.store(circuit.opened, Relaxed);
             c.disk_circuit_reason.store(circuit.why, Relaxed);
         }
+        if let Some((pool, circuit)) = self.feed.source.pool() {
+            c.pool_hits_total.store(pool.hits, Relaxed);
+            c.pool_hit_bytes_total.store(pool.hit_bytes, Relaxed);
+            c.pool_misses_total.store(pool.misses, Relaxed);
+            c.pool_damaged_total.store(pool.damaged, Relaxed);
+            c.pool_failed_total.store(pool.failed, Relaxed);
+            c.pool_skipped_total.store(circuit.skipped, Relaxed);
+            c.pool_written_total.store(pool.written, Relaxed);
+            c.pool_dropped_total.store(pool.dropped, Relaxed);
+            c.pool_declined_total.store(pool.declined, Relaxed);
+            c.pool_evicted_total.store(pool.evicted, Relaxed);
+            c.pool_circuit.store(circuit.state.code(), Relaxed);
+            c.pool_opened_total.store(circuit.opened, Relaxed);
+            c.pool_circuit_reason.store(circuit.why, Relaxed);
+        }
     }
 
     /// Counts what was decided about reading since the last look, and hands it to the journal.
@@ -244,7 +259,7 @@ impl Engine {
                 Knob::Requests => Some((&c.read_ahead_changes_total, &c.read_ahead_reason)),
                 Knob::Lead => Some((&c.read_ahead_limit_changes_total, &c.read_ahead_limit_reason)),
                 // Who decides them counts them.
-                Knob::Threads | Knob::Disk | Knob::Fetches | Knob::Block => None,
+                Knob::Threads | Knob::Disk | Knob::Pool | Knob::Fetches | Knob::Block => None,
             };
             if let Some((changes, reason)) = counted {
                 changes.fetch_add(1, Relaxed);

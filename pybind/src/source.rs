@@ -7,8 +7,8 @@ use std::time::Duration;
 use lossfeed::engine::Dataset;
 use lossfeed::settings::CacheForm;
 use lossfeed::source::{
-    self, Arrays, Column, DiskTier, Form, ImageMode, Labels, OpenOptions, PieceKind, Place, Records, Resize, Throttle,
-    Values,
+    self, Arrays, Column, DiskTier, Form, ImageMode, Labels, OpenOptions, PieceKind, Place, PoolTier, Records, Resize,
+    Throttle, Values,
 };
 use lossfeed::{Dtype, Error, SampleId};
 use pyo3::prelude::*;
@@ -174,7 +174,7 @@ pub(crate) fn schemes() -> Vec<(&'static str, &'static str)> {
 
 /// Opens a directory, tar shards or a URL.
 #[pyfunction]
-#[pyo3(signature = (url, *, mode, resize, crop, latency_s, bandwidth_bytes_per_s, connections, index_cache, store_options, timeout_s, retry_timeout_s, checksums, coalesce, hedge, disk, fields, chaos))]
+#[pyo3(signature = (url, *, mode, resize, crop, latency_s, bandwidth_bytes_per_s, connections, index_cache, store_options, timeout_s, retry_timeout_s, checksums, coalesce, hedge, disk, pool, fields, chaos))]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn open_source(
     py: Python<'_>,
@@ -193,6 +193,7 @@ pub(crate) fn open_source(
     coalesce: bool,
     hedge: bool,
     disk: Option<(PathBuf, u64)>,
+    pool: Option<(String, u64, f64)>,
     fields: Vec<String>,
     chaos: Option<u64>,
 ) -> PyResult<Source> {
@@ -210,6 +211,10 @@ pub(crate) fn open_source(
     };
     let retry_timeout = seconds("retry_timeout", retry_timeout_s)?;
     let disk = disk.map(|(folder, bytes)| DiskTier { folder, bytes });
+    let pool = match pool {
+        None => None,
+        Some((url, bytes, ttl_s)) => Some(PoolTier { url, bytes, ttl: seconds("pool_ttl", ttl_s)? }),
+    };
     let progress = Progress::of(url);
     let options = OpenOptions {
         throttle,
@@ -223,6 +228,7 @@ pub(crate) fn open_source(
         hedge,
         fields,
         disk,
+        pool,
         chaos,
         on_shard: Some(progress.on_shard()),
         ..OpenOptions::default()

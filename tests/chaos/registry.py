@@ -20,6 +20,7 @@ MODULES = {
     "files": "files",
     "formats": "formats",
     "memory": "memory",
+    "pool": "pools",
 }
 NAMES = tuple(MODULES)
 #: A round of these takes longer than a short campaign; the cargo tests have a small part of each.

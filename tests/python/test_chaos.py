@@ -199,4 +199,6 @@ def test_the_fixed_part_of(attack, fixed_part):
     found = fixed_part["attacks"][attack]
     told = "\n".join(f"{f['repeat']}\n    {f['message']}" for f in found["failed"])
     assert found["failures"] == 0, told
+    if found["notes"].get("no redis-server"):
+        pytest.skip("no redis-server: .ci/redis unpacks one, REDIS_SERVER names one")
     assert found["tries"] > 0 and found["cases"] == len(registry.attack(attack).traits)

@@ -1,4 +1,4 @@
-"""The disk tier behind lf.open: what was fetched is read from a local disk the next time, and only that."""
+"""The disk tier of lf.open: what was fetched is read from a local disk the next time, and only that."""
 
 import gc
 import shutil

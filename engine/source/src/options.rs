@@ -57,6 +57,8 @@ pub struct OpenOptions {
     pub fields: Vec<String>,
     /// Keep what was fetched on a local disk, and read it there the next time. Default: none.
     pub disk: Option<DiskTier>,
+    /// Keep what was fetched on a server that several machines share, and read it there. Default: none.
+    pub pool: Option<PoolTier>,
     /// Is told of every shard that was indexed while a dataset is opened. Default: none.
     pub on_shard: Option<OnShard>,
     /// Makes requests fail on purpose, drawn from this seed: refused, without an answer, late, cut off, from another
@@ -85,6 +87,7 @@ impl fmt::Debug for OpenOptions {
             .field("hedge", &self.hedge)
             .field("fields", &self.fields)
             .field("disk", &self.disk)
+            .field("pool", &self.pool)
             .field("chaos", &self.chaos)
             .finish_non_exhaustive()
     }
@@ -111,6 +114,38 @@ pub struct DiskTier {
     pub bytes: u64,
 }
 
+/// A pool on a Redis or Valkey server or cluster.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PoolTier {
+    /// Its address: `redis://`, `rediss://` (TLS) or `redis+unix://`, with user and password where they are needed; the
+    /// environment's `REDISCLI_AUTH` is the password of an address without one.
+    pub url: String,
+    /// Bytes that samples of this dataset may take there, over all runs.
+    pub bytes: u64,
+    /// Time after which a sample leaves.
+    pub ttl: Duration,
+}
+
+impl PoolTier {
+    /// The address without user, password and query.
+    pub(crate) fn shown(&self) -> String {
+        let (scheme, rest) = self.url.split_once("://").unwrap_or(("", &self.url));
+        let rest = rest.split(['?', '#']).next().unwrap_or_default();
+        let rest = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+        if scheme.is_empty() { String::from("…") } else { format!("{scheme}://{rest}") }
+    }
+}
+
+impl fmt::Debug for PoolTier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolTier")
+            .field("url", &self.shown())
+            .field("bytes", &self.bytes)
+            .field("ttl", &self.ttl)
+            .finish()
+    }
+}
+
 impl Default for OpenOptions {
     fn default() -> Self {
         Self {
@@ -125,6 +160,7 @@ impl Default for OpenOptions {
             hedge: true,
             fields: Vec::new(),
             disk: None,
+            pool: None,
             on_shard: None,
             chaos: None,
             runtime: None,

@@ -176,6 +176,13 @@ impl Engine {
         Ok(())
     }
 
+    /// One name for all ranks of this run, in all its processes.
+    pub(super) fn run_name(&self) -> String {
+        let mut identity = self.identity();
+        identity.remove("rank");
+        format!("{identity:?}")
+    }
+
     /// Everything that shapes the orders of this run, by name. What only decides how fast batches come is not in it:
     /// threads, the size and form of the cache if it is no sampler's buffer, the device, `on_error`, the transform.
     pub(super) fn identity(&self) -> BTreeMap<String, String> {

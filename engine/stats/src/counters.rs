@@ -82,7 +82,7 @@ pub struct Descriptor {
 impl Descriptor {
     /// What the values of a code mean, from the table of knobs; empty for other numbers.
     pub fn codes(&self) -> Vec<(u64, &'static str)> {
-        if self.name == "disk_circuit" {
+        if matches!(self.name, "disk_circuit" | "pool_circuit") {
             return State::ALL.map(|state| (state.code(), state.words())).to_vec();
         }
         let knob = Knob::ALL.into_iter().find(|knob| knob.about().reason == self.name);
@@ -152,9 +152,9 @@ counters! {
     /// Admissions cancelled because the bytes never arrived or no contiguous place was free. High: the cache is
     /// fragmented or the source fails.
     admission_cancelled_total: Counter, Samples;
-    /// Samples read from the source or its disk tier.
+    /// Samples read from the source, its disk tier or its pool.
     fetched_samples_total: Counter, Samples;
-    /// Bytes read from the source or its disk tier.
+    /// Bytes read from the source, its disk tier or its pool.
     fetched_bytes_total: Counter, Bytes;
     /// Requests sent to the store, repeated ones included; 0 for local files and memory. Near `fetched_samples_total`:
     /// samples that are needed together lie far apart, so set `block`.
@@ -196,6 +196,30 @@ counters! {
     disk_dropped_total: Counter, Samples;
     /// Fetched samples that were not written because what the disk tier holds is worth as much.
     disk_declined_total: Counter, Samples;
+    /// Samples that the pool had, since the dataset was opened. They count as misses of the cache.
+    pool_hits_total: Counter, Samples;
+    /// Their bytes.
+    pool_hit_bytes_total: Counter, Bytes;
+    /// Samples that the pool was asked for and did not have.
+    pool_misses_total: Counter, Samples;
+    /// Values of the pool that were damaged, truncated or not ours. These samples were fetched from the source.
+    pool_damaged_total: Counter, Samples;
+    /// Samples whose request to the pool failed or was not answered in time; they were fetched from the source. Not 0:
+    /// the server fails or hangs.
+    pool_failed_total: Counter, Samples;
+    /// Samples that were fetched from the source because the pool's circuit breaker was open.
+    pool_skipped_total: Counter, Samples;
+    /// Times that the pool's circuit breaker opened: the server failed, hung or was slower than the source.
+    pool_opened_total: Counter, Changes;
+    /// Samples written to the pool.
+    pool_written_total: Counter, Samples;
+    /// Fetched samples that were not written to the pool: its queue was full or the server failed. High: the server is
+    /// slow.
+    pool_dropped_total: Counter, Samples;
+    /// Fetched samples that were not written to the pool: they are there, or the budget is used up.
+    pool_declined_total: Counter, Samples;
+    /// Samples that this run had put in the pool and that left it for more important ones.
+    pool_evicted_total: Counter, Samples;
     /// Scored batches at the time the score file was last written.
     score_file_step: Gauge, Steps;
     /// Failed attempts to write the score file: its disk is full, or another loader writes it.
@@ -308,6 +332,10 @@ counters! {
     disk_circuit: Gauge, Code;
     /// Reason of its last change. 0: no change yet.
     disk_circuit_reason: Gauge, Code;
+    /// State of the pool's circuit breaker. Open: the pool is left out.
+    pool_circuit: Gauge, Code;
+    /// Reason of its last change. 0: no change yet.
+    pool_circuit_reason: Gauge, Code;
     /// Bytes on the disk tier, those of other datasets and processes included.
     disk_bytes: Gauge, Bytes;
     /// The cache's limit in bytes.

@@ -309,7 +309,7 @@ def open_source(
     url: str, *, mode: str, resize: tuple[int, int] | None, crop: tuple[int, int] | None, latency_s: float,
     bandwidth_bytes_per_s: int | None, connections: int, index_cache: str | PathLike[str] | None, timeout_s: float | None,
     store_options: list[tuple[str, str]], retry_timeout_s: float, checksums: bool, coalesce: bool, hedge: bool,
-    disk: tuple[str, int] | None, fields: list[str], chaos: int | None,
+    disk: tuple[str, int] | None, pool: tuple[str, int, float] | None, fields: list[str], chaos: int | None,
 ) -> Source: ...  # fmt: skip
 def table_source(
     url: str,

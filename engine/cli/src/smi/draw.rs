@@ -57,7 +57,7 @@ const ENGINE_COLUMNS: [Column; 14] = [
 ];
 
 /// The lines under a job's table row.
-const LINES: [(&str, &str); 10] = [
+const LINES: [(&str, &str); 11] = [
     ("source", "where the data is, what was read from it, samples that another thread was reading already, bad ones"),
     ("cache", "bytes and samples held; evicted: removed to make room; bypassed: read and not kept"),
     ("slots", "batches under way: ready for the training, held by it, being copied to the device"),
@@ -66,6 +66,7 @@ const LINES: [(&str, &str); 10] = [
     ("on time", "misses that were ready when their batch needed them; in-flight prefetch requests"),
     ("window", "prefetched bytes, and their limit"),
     ("disk", "circuit breaker of the disk tier, samples it had and had not"),
+    ("pool", "circuit breaker of the pool, samples it had and had not"),
     ("step", "a mean step as a bar, and its parts"),
     ("wait", "share of each of the last seconds that was a wait"),
 ];

@@ -179,23 +179,28 @@ fn reading(screen: &mut Screen, engine: &Engine) {
         let held = pair(engine.counter("read_ahead_bytes"), engine.counter("read_ahead_limit_bytes"));
         screen.parts("window", [held, changed], plain);
     }
-    if let Some((state, parts)) = disk(engine) {
+    for name in TIERS {
+        let Some((state, parts)) = tier(engine, name) else { continue };
         let style = if state == circuit::State::Closed { plain } else { plain.fg(Color::Yellow) };
-        screen.parts("disk", parts, style);
+        screen.parts(name, parts, style);
     }
 }
 
-/// The disk tier, if it is used: its breaker, and what it had.
-fn disk(engine: &Engine) -> Option<(circuit::State, Vec<String>)> {
-    let used = ["disk_hits_total", "disk_misses_total", "disk_skipped_total", "disk_bytes"];
-    used.iter().any(|name| engine.counter(name).is_some_and(|n| n > 0)).then_some(())?;
-    let state = engine.counter("disk_circuit").and_then(circuit::State::of_code)?;
-    let count = |name: &str| engine.counter(name).map_or(UNKNOWN.to_owned(), |n| decimal(n as f64, ""));
-    let why = engine.counter("disk_circuit_reason").and_then(circuit::Why::of_code);
+/// The tiers between the cache and the source, by the beginning of their counters' names.
+const TIERS: [&str; 2] = ["disk", "pool"];
+
+/// A tier, if it is used: its breaker, and what it had.
+fn tier(engine: &Engine, name: &str) -> Option<(circuit::State, Vec<String>)> {
+    let number = |what: &str| engine.counter(&format!("{name}_{what}"));
+    let used = ["hits_total", "misses_total", "skipped_total", "bytes"];
+    used.iter().any(|what| number(what).is_some_and(|n| n > 0)).then_some(())?;
+    let state = number("circuit").and_then(circuit::State::of_code)?;
+    let count = |what: &str| number(what).map_or(UNKNOWN.to_owned(), |n| decimal(n as f64, ""));
+    let why = number("circuit_reason").and_then(circuit::Why::of_code);
     let why = why.map(|why| format!(" (last: {why})")).unwrap_or_default();
     let counts =
-        ["hits", "misses", "failed", "skipped"].map(|what| format!("{what} {}", count(&format!("disk_{what}_total"))));
-    let opened = format!("opened {} times", count("disk_opened_total"));
+        ["hits", "misses", "failed", "skipped"].map(|what| format!("{what} {}", count(&format!("{what}_total"))));
+    let opened = format!("opened {} times", count("opened_total"));
     Some((state, [format!("breaker {state}{why}"), opened].into_iter().chain(counts).collect()))
 }
 
@@ -211,7 +216,7 @@ const TIER_COLUMNS: [Column; 5] = [
 pub(super) fn tiers_page(screen: &mut Screen, engine: &Engine, _: Glyphs) {
     title(screen, engine);
     let count = |name: &str| engine.counter(name).unwrap_or(0);
-    let (asked, hits, disk) = (count("requests_total"), count("hits_total"), count("disk_hits_total"));
+    let (asked, hits) = (count("requests_total"), count("hits_total"));
     let row = |tier: &str, used: String, samples: Option<u64>, delivered: u64| {
         let share = (asked > 0).then(|| 100.0 * delivered as f64 / asked as f64);
         let samples = known(samples, |n| decimal(n as f64, ""));
@@ -224,10 +229,15 @@ pub(super) fn tiers_page(screen: &mut Screen, engine: &Engine, _: Glyphs) {
         ]
     };
     let held = pair(engine.counter("cache_bytes"), engine.counter("cache_capacity_bytes"));
-    let source = asked.saturating_sub(hits).saturating_sub(disk);
+    let mut source = asked.saturating_sub(hits);
     let mut rows = vec![row("cache", held, engine.counter("residents"), hits)];
-    if let Some((state, _)) = self::disk(engine) {
-        rows.push(row(&format!("disk {state}"), decimal(count("disk_bytes") as f64, "B"), None, disk));
+    for name in TIERS {
+        let Some((state, _)) = tier(engine, name) else { continue };
+        let delivered = count(&format!("{name}_hits_total"));
+        source = source.saturating_sub(delivered);
+        let bytes = engine.counter(&format!("{name}_bytes"));
+        let used = bytes.map_or(UNKNOWN.to_owned(), |bytes| decimal(bytes as f64, "B"));
+        rows.push(row(&format!("{name} {state}"), used, None, delivered));
     }
     rows.push(row("source", UNKNOWN.to_owned(), engine.counter("samples_in_dataset"), source));
     screen.table(&TIER_COLUMNS, rows);

@@ -36,9 +36,10 @@ impl From<lead::Change> for Decided {
     }
 }
 
-impl From<circuit::Change> for Decided {
-    fn from(change: circuit::Change) -> Self {
-        let (before, now) = (change.before.code(), change.now.code());
-        Self { knob: Knob::Disk, before, now, code: change.why.code(), why: change.why.words() }
+impl circuit::Change {
+    /// The change as one of the circuit breaker `knob`.
+    pub fn of(self, knob: Knob) -> Decided {
+        let (before, now) = (self.before.code(), self.now.code());
+        Decided { knob, before, now, code: self.why.code(), why: self.why.words() }
     }
 }

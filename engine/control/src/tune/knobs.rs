@@ -98,6 +98,18 @@ knobs! {
         reasons: circuit::Why::WORDS,
         decision: 47,
     }
+    /// The circuit before the pool, by [`circuit::State::code`].
+    Pool {
+        name: "pool",
+        sets: "circuit breaker of the pool",
+        range: "0 closed (used), 1 open (skipped), 2 half-open (tried)",
+        given: "",
+        gauge: "pool_circuit",
+        changes: "pool_opened_total",
+        reason: "pool_circuit_reason",
+        reasons: circuit::Why::WORDS,
+        decision: 66,
+    }
     /// The part of the rows that may be fetched in the next epoch.
     Fetches {
         name: "fetches",

@@ -10,7 +10,7 @@ use crate::format::local::{self, LocalReader};
 use crate::format::several;
 use crate::format::tar::ShardIndex;
 use crate::format::{folder, index_cache, label};
-use crate::options::OpenOptions;
+use crate::options::{OpenOptions, PoolTier};
 use crate::place::found::{Found, all_parquet, find};
 use crate::place::schemes::Scheme;
 use crate::place::store_open;
@@ -19,6 +19,8 @@ use crate::sample::Source;
 use crate::shown::without_secrets;
 use crate::stop::Stop;
 use crate::wrap::on_disk::OnDisk;
+#[cfg(feature = "cloud")]
+use crate::wrap::pool::InPool;
 
 /// Opens a dataset of images:
 ///
@@ -34,11 +36,16 @@ use crate::wrap::on_disk::OnDisk;
 /// # Errors
 /// `Source` when something is missing, unreadable or empty; `Sample` when the data contradicts itself (labels missing,
 /// names twice); `Settings` for options or URLs that make no sense. Shards are indexed here, so a truncated one is
-/// found here and not in the middle of an epoch. `Settings`, too, for a disk tier whose folder or limit cannot be.
+/// found here and not in the middle of an epoch. `Settings`, too, for a disk tier whose folder or limit cannot be, and
+/// for a pool that refuses its user.
 pub fn open(url_or_path: &str, options: &OpenOptions) -> Result<Arc<dyn Source>> {
     options.check()?;
     // Whatever failed because it was stopped says so.
-    let source = without_disk(url_or_path, options).map_err(|e| options.stop.check().err().unwrap_or(e))?;
+    let source = without_tiers(url_or_path, options).map_err(|e| options.stop.check().err().unwrap_or(e))?;
+    let source = match &options.pool {
+        None => source,
+        Some(pool) => in_pool(source, &place(url_or_path, options)?, pool)?,
+    };
     match &options.disk {
         None => Ok(source),
         Some(tier) => Ok(Arc::new(OnDisk::before(source, &place(url_or_path, options)?, tier, None)?)),
@@ -75,7 +82,17 @@ fn store_place(_: &Scheme, url: &str, _: &OpenOptions) -> Result<String> {
     Ok(url.to_owned())
 }
 
-fn without_disk(url_or_path: &str, options: &OpenOptions) -> Result<Arc<dyn Source>> {
+#[cfg(feature = "cloud")]
+fn in_pool(source: Arc<dyn Source>, place: &str, pool: &PoolTier) -> Result<Arc<dyn Source>> {
+    Ok(Arc::new(InPool::before(source, place, pool)?))
+}
+
+#[cfg(not(feature = "cloud"))]
+fn in_pool(_: Arc<dyn Source>, _: &str, pool: &PoolTier) -> Result<Arc<dyn Source>> {
+    Err(Error::settings(format!("{pool:?}: pools are not built in; build lossfeed with the feature \"cloud\"")))
+}
+
+fn without_tiers(url_or_path: &str, options: &OpenOptions) -> Result<Arc<dyn Source>> {
     if url_or_path.is_empty() {
         return Err(Error::settings("the dataset's path is empty: pass a directory, tar shards or a URL"));
     }

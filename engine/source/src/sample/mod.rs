@@ -9,6 +9,7 @@
 //! fields.rs       rows of several arrays
 //! probe.rs        the shape of a dataset's images
 //! fingerprint.rs  what a dataset holds, in 32 characters
+//! tiers.rs        counts of tiers before a source
 //! decisions.rs    what was decided about reading, for the run's journal
 //! ```
 
@@ -18,6 +19,7 @@ mod fingerprint;
 pub(crate) mod payload;
 mod pieces;
 mod probe;
+mod tiers;
 
 pub use decisions::Decisions;
 pub(crate) use decisions::Listeners;
@@ -26,9 +28,9 @@ pub use fingerprint::Fingerprint;
 pub use payload::{apart, picture_and_tail};
 pub use pieces::{Piece, PieceKind};
 pub use probe::sizes;
+pub use tiers::{CircuitNumbers, PoolNumbers};
 
 use crate::error::Result;
-use crate::tune::circuit::State;
 pub use crate::types::SIZE_UNKNOWN;
 use crate::types::{SampleId, TensorSpec};
 use std::ops::{AddAssign, ControlFlow};
@@ -100,19 +102,6 @@ impl AddAssign for Traffic {
         self.repeated_samples += more.repeated_samples;
         self.repeated_bytes += more.repeated_bytes;
     }
-}
-
-/// A circuit breaker's counts since the dataset was opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CircuitNumbers {
-    /// As it is now.
-    pub state: State,
-    /// Times that it opened, after half-open too.
-    pub opened: u64,
-    /// Why it opened or closed last, by [`Why::code`](crate::tune::circuit::Why::code); 0: it never did.
-    pub why: u64,
-    /// Samples that the tier was not asked for, because the circuit was open.
-    pub skipped: u64,
 }
 
 /// A dataset that can be read by id. Ids are `0..len()` and never change their meaning while the source is open;
@@ -230,6 +219,15 @@ pub trait Source: Send + Sync {
     fn circuit(&self) -> Option<CircuitNumbers> {
         None
     }
+
+    /// Counts of a pool before this source since the dataset was opened, and of its circuit; `None` without one.
+    fn pool(&self) -> Option<(PoolNumbers, CircuitNumbers)> {
+        None
+    }
+
+    /// A run that draws by importance begins an epoch: the importance of every sample by id, NaN without a score. All
+    /// processes of a run give it one name. Advice for tiers.
+    fn rate(&self, _run: &str, _importances: &[f32]) {}
 
     /// What is decided about reading from now on is told there too, as long as it lives.
     fn tell(&self, _decisions: &Arc<Decisions>) {}

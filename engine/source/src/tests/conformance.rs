@@ -22,10 +22,10 @@ use crate::tune::circuit::Outcome;
 use crate::types::Dtype;
 use crate::types::{SampleId, TensorSpec};
 use crate::wrap::on_disk::OnDisk;
-use crate::wrap::tier::Tier;
+use crate::wrap::tier::{Counted, Tier};
 use crate::wrap::tiered::Tiered;
 use crate::*;
-use lossfeed_disk::ReadAt;
+use lossfeed_disk::{Numbers, ReadAt};
 
 pub(crate) const SAMPLES: u32 = 24;
 const LONG: Duration = Duration::from_secs(600);
@@ -252,6 +252,9 @@ impl Tier for Remembers {
     fn name(&self) -> &'static str {
         "a memory"
     }
+    fn counted(&self) -> Counted {
+        Counted::Disk(Numbers::default())
+    }
     fn has(&self, id: SampleId) -> bool {
         self.0.lock().contains_key(&id)
     }
@@ -374,7 +377,7 @@ proptest! {
 fn a_tier_that_lies_costs_fetches_and_no_sample() {
     let root = tempfile::tempdir().unwrap();
     let [_, path] = stored(root.path());
-    let source = Tiered::new(open(&path, &OpenOptions::default()).unwrap(), Lies, None, |_| None);
+    let source = Tiered::new(open(&path, &OpenOptions::default()).unwrap(), Lies, None);
     for _ in 0..20 {
         source_keeps_its_promises(&source);
     }
@@ -386,6 +389,9 @@ struct Lies;
 impl Tier for Lies {
     fn name(&self) -> &'static str {
         "a liar"
+    }
+    fn counted(&self) -> Counted {
+        Counted::Disk(Numbers::default())
     }
     fn has(&self, _: SampleId) -> bool {
         true

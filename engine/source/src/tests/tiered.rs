@@ -4,6 +4,7 @@ use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use lossfeed_disk::Numbers;
 use lossfeed_sync::Mutex;
 
 use crate::tests::conformance::{Faulty, bytes_of, kept, stored};
@@ -11,7 +12,7 @@ use crate::tune::circuit::{LOSS_US, Outcome, PAUSE_MAX_US, PROBE_SAMPLES, State,
 use crate::tune::decided::Knob;
 use crate::types::SampleId;
 use crate::wrap::on_disk::OnDisk;
-use crate::wrap::tier::Tier;
+use crate::wrap::tier::{Counted, Tier};
 use crate::wrap::tiered::Tiered;
 use crate::*;
 use std::ops::ControlFlow;
@@ -27,6 +28,9 @@ struct Says {
 impl Tier for &Says {
     fn name(&self) -> &'static str {
         "a tier"
+    }
+    fn counted(&self) -> Counted {
+        Counted::Disk(Numbers::default())
     }
     fn has(&self, id: SampleId) -> bool {
         id.is_multiple_of(2)
@@ -77,7 +81,7 @@ fn what_costs_more_than_it_brings_is_left_out_tried_and_asked_again() {
     let root = tempfile::tempdir().unwrap();
     let [_, path] = stored(root.path());
     let inner = open(&path, &OpenOptions::default()).unwrap();
-    let source = Tiered::new(inner, &says, Some(1.0), |_| None);
+    let source = Tiered::new(inner, &says, Some(1.0));
     let decisions = Arc::new(Decisions::default());
     source.tell(&decisions);
     let circuit = || source.circuit().unwrap();

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::tune::circuit::{Outcome, State};
 use crate::types::Dtype;
 use crate::types::{SampleId, TensorSpec};
-use crate::wrap::tier::Tier;
+use crate::wrap::tier::{Counted, Tier};
 use crate::wrap::tiered::Tiered;
 use crate::*;
 
@@ -137,6 +137,12 @@ impl Source for Odd {
     fn circuit(&self) -> Option<CircuitNumbers> {
         Some(CircuitNumbers { state: State::Open, opened: self.number, why: 2, skipped: 3 })
     }
+    fn pool(&self) -> Option<(PoolNumbers, CircuitNumbers)> {
+        Some((PoolNumbers { hits: self.number, misses: 7, ..PoolNumbers::default() }, self.circuit()?))
+    }
+    fn rate(&self, run: &str, importances: &[f32]) {
+        self.hears(format!("rate {run} {importances:?}"));
+    }
     fn tell(&self, decisions: &Arc<Decisions>) {
         self.hears(format!("tell {:p}", Arc::as_ptr(decisions)));
     }
@@ -185,11 +191,14 @@ impl Source for Odd {
 }
 
 /// A tier that has nothing.
-struct Empty;
+struct Empty(Counted);
 
 impl Tier for Empty {
     fn name(&self) -> &'static str {
         "nothing"
+    }
+    fn counted(&self) -> Counted {
+        self.0
     }
     fn has(&self, _: SampleId) -> bool {
         false
@@ -289,6 +298,13 @@ fn answers_as_what_it_wraps(wrapper: &dyn Source, places: &Places, wrapped: &[Ar
     assert_eq!(wrapper.along(&ids, 2, 55), (2..ids.len()).collect::<Vec<_>>());
     let before = |odd: &Arc<Odd>| ids[..2].iter().filter(|id| Arc::ptr_eq(&places[**id as usize].0, odd)).count();
     assert_eq!(heard(wrapped), each(&|odd| vec![format!("along {:?} {} 55", share(odd), before(odd))]));
+    let importances: Vec<f32> = (0..places.len()).map(|k| k as f32).collect();
+    wrapper.rate("run", &importances);
+    let rated = |odd: &Arc<Odd>| -> Vec<f32> {
+        let of = |id| places.iter().position(|(of, inner)| Arc::ptr_eq(of, odd) && *inner == id);
+        (0..SAMPLES).map(|id| of(id).map_or(f32::NAN, |k| k as f32)).collect()
+    };
+    assert_eq!(heard(wrapped), each(&|odd| vec![format!("rate run {:?}", rated(odd))]));
     let decisions = Arc::new(Decisions::default());
     wrapper.tell(&decisions);
     assert_eq!(heard(wrapped), each(&|_| vec![format!("tell {:p}", Arc::as_ptr(&decisions))]));
@@ -303,6 +319,7 @@ fn a_subset_answers_as_what_it_wraps() {
     assert!(subset.limit(Some(5)) && odd.heard() == ["limit Some(5)"]);
     assert_eq!(subset.request_bytes(), 1000);
     assert_eq!((subset.requests_ahead(), subset.disk(), subset.circuit()), (11, odd.disk(), odd.circuit()));
+    assert_eq!(subset.pool(), odd.pool());
     assert!(subset.parts().is_none());
     let digest = |number, ids| Subset::new(Odd::new(number), ids).unwrap().digest();
     assert_eq!(digest(1, vec![3, 0, 4]), subset.digest());
@@ -320,7 +337,9 @@ fn a_concatenation_answers_as_what_it_wraps() {
     assert_eq!(concat.request_bytes(), 1500, "of parts of one length");
     assert_eq!((concat.requests_ahead(), concat.parts().unwrap().len()), (11 + 12, 2));
     assert_eq!(concat.disk(), Some(Numbers { hits: 3, misses: 14, ..Numbers::default() }));
-    assert_eq!(concat.circuit(), Some(CircuitNumbers { state: State::Open, opened: 3, why: 2, skipped: 6 }));
+    let circuit = CircuitNumbers { state: State::Open, opened: 3, why: 2, skipped: 6 };
+    assert_eq!(concat.circuit(), Some(circuit));
+    assert_eq!(concat.pool(), Some((PoolNumbers { hits: 3, misses: 14, ..PoolNumbers::default() }, circuit)));
     let digest = |a, b| Concat::new(vec![Odd::new(a), Odd::new(b)]).unwrap().digest();
     assert!(digest(1, 2) == concat.digest() && digest(1, 3) != concat.digest());
 }
@@ -328,7 +347,7 @@ fn a_concatenation_answers_as_what_it_wraps() {
 #[test]
 fn a_source_with_a_tier_answers_as_what_it_wraps() {
     let odd = Odd::new(1);
-    let tiered = Tiered::new(odd.clone(), Empty, None, |_| Some(Numbers { hits: 40, ..Numbers::default() }));
+    let tiered = Tiered::new(odd.clone(), Empty(Counted::Disk(Numbers { hits: 40, ..Numbers::default() })), None);
     let places: Vec<_> = (0..SAMPLES).map(|id| (Arc::clone(&odd), id)).collect();
     answers_as_what_it_wraps(&tiered, &places, &[Arc::clone(&odd)]);
     assert!(tiered.limit(None) && odd.heard() == ["limit None"]);
@@ -338,6 +357,11 @@ fn a_source_with_a_tier_answers_as_what_it_wraps() {
     assert_eq!(tiered.disk().map(|disk| disk.hits), Some(40));
     assert_eq!(tiered.circuit().map(|circuit| circuit.state), Some(State::Closed));
     assert!(tiered.parts().is_none());
+    // A pool's are apart from a disk's.
+    assert_eq!(tiered.pool(), odd.pool());
+    let pool = Tiered::new(odd.clone(), Empty(Counted::Pool(PoolNumbers { hits: 50, ..PoolNumbers::default() })), None);
+    assert_eq!((pool.disk(), pool.circuit()), (odd.disk(), odd.circuit()));
+    assert_eq!(pool.pool().map(|(pool, circuit)| (pool.hits, circuit.state)), Some((50, State::Closed)));
 }
 
 #[test]

@@ -7,8 +7,9 @@ use std::time::Duration;
 use lossfeed_disk::Numbers;
 
 use crate::error::{Error, Result};
-use crate::sample::{CircuitNumbers, Decisions, Fingerprint, Form, Payload, Piece, PieceKind, Source, Traffic};
-use crate::tune::circuit::State;
+use crate::sample::{
+    CircuitNumbers, Decisions, Fingerprint, Form, Payload, Piece, PieceKind, PoolNumbers, Source, Traffic,
+};
 use crate::types::{MAX_SAMPLES, SampleId, TensorSpec};
 
 /// The samples of the first source, then those of the second, and so on. A batch that has samples of several is read
@@ -217,15 +218,24 @@ impl Source for Concat {
             bytes: a.bytes.max(b.bytes),
         })
     }
-    /// Summed over the parts; the state and the reason are those of one that is not closed, if there is one.
+    /// Summed over the parts.
     fn circuit(&self) -> Option<CircuitNumbers> {
-        self.parts.iter().filter_map(|part| part.circuit()).reduce(|a, b| {
-            let worse = if a.state == State::Closed && (b.state != State::Closed || a.why == 0) { b } else { a };
-            CircuitNumbers { opened: a.opened + b.opened, skipped: a.skipped + b.skipped, ..worse }
-        })
+        self.parts.iter().filter_map(|part| part.circuit()).reduce(|a, b| a + b)
+    }
+    /// As [`Self::disk`] and [`Self::circuit`].
+    fn pool(&self) -> Option<(PoolNumbers, CircuitNumbers)> {
+        self.parts.iter().filter_map(|part| part.pool()).reduce(|a, b| (a.0 + b.0, a.1 + b.1))
     }
     fn in_turn(&self) -> bool {
         self.parts.iter().all(|part| part.in_turn())
+    }
+    fn rate(&self, run: &str, importances: &[f32]) {
+        let mut rest = importances;
+        for part in &self.parts {
+            let (own, more) = rest.split_at_checked(part.len()).unwrap_or((rest, &[]));
+            part.rate(run, own);
+            rest = more;
+        }
     }
     fn tell(&self, decisions: &Arc<Decisions>) {
         self.parts.iter().for_each(|part| part.tell(decisions));

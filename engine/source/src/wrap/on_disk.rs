@@ -14,12 +14,12 @@ use std::time::Duration;
 use lossfeed_disk::{Disk, Flight, Key, Policy, ReadAt, Settings, Wanted, Whose};
 use sha2::{Digest, Sha256};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::options::DiskTier;
 use crate::sample::Source;
 use crate::tune::circuit::Outcome;
-use crate::types::{SampleId, TensorSpec};
-use crate::wrap::tier::Tier;
+use crate::types::SampleId;
+use crate::wrap::tier::{Counted, Tier, check_kept};
 use crate::wrap::tiered::Tiered;
 
 /// See the module's head.
@@ -42,25 +42,7 @@ impl OnDisk {
         tier: &DiskTier,
         read: Option<Arc<dyn ReadAt>>,
     ) -> Result<Tiered<Self>> {
-        let known = match source.labels() {
-            Some(_) => *source.target_spec() == TensorSpec::class_index(),
-            None => *source.target_spec() == TensorSpec::no_target(),
-        };
-        // An empty sample has no proof, as it has no bytes.
-        let some = (0..source.len() as SampleId).find(|&id| source.payload_bytes(id) > 0);
-        if !source.sized() {
-            return Err(Error::settings(format!(
-                "{} cannot be kept on disk: the size of a row is not known before it was read; leave `disk` out, or pack it into tar shards",
-                source.describe()
-            )));
-        }
-        if !known || some.is_some_and(|id| source.proof(id).is_none()) {
-            return Err(Error::settings(format!(
-                "{} cannot be kept on disk: its store tells neither entity tags nor dates, so nothing would tell a \
-                 changed object from the one that was kept; leave `disk` out",
-                source.describe()
-            )));
-        }
+        check_kept(source.as_ref(), "disk")?;
         let settings = Settings {
             folder: tier.folder.clone(),
             limit_bytes: tier.bytes,
@@ -73,7 +55,7 @@ impl OnDisk {
         };
         let alone_us = disk.fetched_in_us();
         let tier = Self { disk, place: Sha256::digest(place).into(), source: Arc::clone(&source) };
-        Ok(Tiered::new(source, tier, alone_us, |tier| Some(tier.disk.numbers())))
+        Ok(Tiered::new(source, tier, alone_us))
     }
 
     /// Until what was offered so far can be read.
@@ -93,6 +75,10 @@ impl OnDisk {
 impl Tier for OnDisk {
     fn name(&self) -> &'static str {
         "the disk tier"
+    }
+
+    fn counted(&self) -> Counted {
+        Counted::Disk(self.disk.numbers())
     }
 
     fn has(&self, id: SampleId) -> bool {

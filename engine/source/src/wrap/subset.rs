@@ -9,7 +9,7 @@ use lossfeed_disk::Numbers;
 
 use crate::error::{Error, Result};
 use crate::random::{Purpose, generator, shuffle};
-use crate::sample::{CircuitNumbers, Decisions, Fingerprint, Form, Payload, Piece, Source, Traffic};
+use crate::sample::{CircuitNumbers, Decisions, Fingerprint, Form, Payload, Piece, PoolNumbers, Source, Traffic};
 use crate::types::{SampleId, TensorSpec};
 
 /// Sample k is sample `ids[k]` of the inner source.
@@ -173,6 +173,18 @@ impl Source for Subset {
     }
     fn circuit(&self) -> Option<CircuitNumbers> {
         self.inner.circuit()
+    }
+    fn pool(&self) -> Option<(PoolNumbers, CircuitNumbers)> {
+        self.inner.pool()
+    }
+    fn rate(&self, run: &str, importances: &[f32]) {
+        let mut inner = vec![f32::NAN; self.inner.len()];
+        for (&id, &importance) in self.ids.iter().zip(importances) {
+            if let Some(place) = inner.get_mut(id as usize) {
+                *place = importance;
+            }
+        }
+        self.inner.rate(run, &inner);
     }
     fn tell(&self, decisions: &Arc<Decisions>) {
         self.inner.tell(decisions);

@@ -8,10 +8,13 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use lossfeed_disk::{Flight, Whose};
+use lossfeed_disk::{Flight, Numbers, Whose};
 
+use crate::error::{Error, Result};
+use crate::sample::{PoolNumbers, Source};
 use crate::tune::circuit::Outcome;
-use crate::types::SampleId;
+use crate::tune::decided::Knob;
+use crate::types::{SampleId, TensorSpec};
 
 /// See the module's head.
 ///
@@ -22,8 +25,21 @@ pub(crate) trait Tier: Send + Sync {
     /// What it is, in words for log lines.
     fn name(&self) -> &'static str;
 
+    /// Its counts.
+    fn counted(&self) -> Counted;
+
     /// Whether it has a sample, as far as it knows without asking anybody.
     fn has(&self, id: SampleId) -> bool;
+
+    /// True if asking it for a sample may bring one, though it does not know.
+    fn may_have(&self, id: SampleId) -> bool {
+        self.has(id)
+    }
+
+    /// The source's mean time in µs for the samples that it gave, as recorded when they were kept; `None`: not known.
+    fn fetched_in_us(&self) -> Option<f64> {
+        None
+    }
 
     /// Gives what it has of `ids`: `sink(k, data)` once for a position `k`, in any order, on the calling thread, until
     /// the sink breaks. Waits no longer in all than `patience` of the number of samples that have come so far, and looks
@@ -51,4 +67,53 @@ pub(crate) trait Tier: Send + Sync {
 
     /// What was kept of these samples is not what it should be: it is not given again.
     fn forget(&self, ids: &[SampleId]);
+
+    /// Importances for [`Source::rate`]. Advice: a tier may keep what is important.
+    fn rate(&self, _run: &str, _importances: &[f32]) {}
+}
+
+/// The numbers of a tier, by its kind.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Counted {
+    Disk(Numbers),
+    #[cfg_attr(not(feature = "cloud"), allow(dead_code))]
+    Pool(PoolNumbers),
+}
+
+impl Counted {
+    /// The knob of its circuit breaker.
+    pub(crate) fn knob(&self) -> Knob {
+        match self {
+            Self::Disk(_) => Knob::Disk,
+            Self::Pool(_) => Knob::Pool,
+        }
+    }
+}
+
+/// # Errors
+/// `Settings` for a source whose samples no tier can keep: labels are not known without reading, sizes are not, or
+/// nothing tells samples from their next version. `keyword` asked for the tier.
+pub(crate) fn check_kept(source: &dyn Source, keyword: &str) -> Result<()> {
+    let place = if keyword == "disk" { "on disk" } else { "in a pool" };
+    let known = match source.labels() {
+        Some(_) => *source.target_spec() == TensorSpec::class_index(),
+        None => *source.target_spec() == TensorSpec::no_target(),
+    };
+    // An empty sample has no proof, as it has no bytes.
+    let some = (0..source.len() as SampleId).find(|&id| source.payload_bytes(id) > 0);
+    if !source.sized() {
+        return Err(Error::settings(format!(
+            "{} cannot be kept {place}: the size of a row is not known before it was read; leave `{keyword}` out, or \
+             pack it into tar shards",
+            source.describe()
+        )));
+    }
+    if !known || some.is_some_and(|id| source.proof(id).is_none()) {
+        return Err(Error::settings(format!(
+            "{} cannot be kept {place}: its store tells neither entity tags nor dates, so nothing would tell a \
+             changed object from the one that was kept; leave `{keyword}` out",
+            source.describe()
+        )));
+    }
+    Ok(())
 }

@@ -16,17 +16,16 @@ use lossfeed_sync::Mutex;
 
 use crate::error::Result;
 use crate::process::Process;
-use crate::sample::{CircuitNumbers, Decisions, Form, Listeners, Payload, Piece, Source, Traffic};
+use crate::sample::{CircuitNumbers, Decisions, Form, Listeners, Payload, Piece, PoolNumbers, Source, Traffic};
 use crate::tune::circuit::{Change, Circuit, Leave, Outcome, PROBE_SAMPLES, State, Why};
+use crate::tune::decided::Knob;
 use crate::types::{SampleId, TensorSpec};
-use crate::wrap::tier::Tier;
+use crate::wrap::tier::{Counted, Tier};
 
 /// See the module's head.
 pub(crate) struct Tiered<T> {
     source: Arc<dyn Source>,
     tier: T,
-    /// What the tier counts, if it is a disk.
-    disk: fn(&T) -> Option<Numbers>,
     circuit: Mutex<Circuit>,
     begun: Instant,
     opened: AtomicU64,
@@ -49,7 +48,11 @@ struct Call<'a, T: Tier> {
 impl<T: Tier> Drop for Call<'_, T> {
     fn drop(&mut self) {
         let tiered = self.tiered;
-        let change = tiered.circuit.lock().told(self.leave, self.outcome, tiered.now_us());
+        let (recorded, now_us) = (tiered.tier.fetched_in_us(), tiered.now_us());
+        let mut circuit = tiered.circuit.lock();
+        circuit.recorded(recorded);
+        let change = circuit.told(self.leave, self.outcome, now_us);
+        drop(circuit);
         if let Some(change) = change {
             tiered.note(change);
         }
@@ -57,17 +60,11 @@ impl<T: Tier> Drop for Call<'_, T> {
 }
 
 impl<T: Tier> Tiered<T> {
-    /// `alone_us`: what the source took for a sample when the tier's were kept. `disk` as [`Source::disk`].
-    pub(crate) fn new(
-        source: Arc<dyn Source>,
-        tier: T,
-        alone_us: Option<f64>,
-        disk: fn(&T) -> Option<Numbers>,
-    ) -> Self {
+    /// `alone_us`: what the source took for a sample when the tier's were kept.
+    pub(crate) fn new(source: Arc<dyn Source>, tier: T, alone_us: Option<f64>) -> Self {
         Self {
             source,
             tier,
-            disk,
             circuit: Mutex::new(Circuit::new(alone_us)),
             begun: Instant::now(),
             opened: AtomicU64::new(0),
@@ -78,6 +75,22 @@ impl<T: Tier> Tiered<T> {
             #[cfg(test)]
             turned_us: AtomicU64::new(0),
         }
+    }
+
+    /// The tier does not work from the start: its circuit begins open.
+    #[cfg(feature = "cloud")]
+    pub(crate) fn begin_open(&self) {
+        let failed = Outcome { failures: u64::MAX, ..Outcome::default() };
+        if let Some(change) = self.circuit.lock().told(Leave::All, failed, self.now_us()) {
+            self.why.store(change.why.code(), Relaxed);
+            self.opened.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn own_circuit(&self) -> CircuitNumbers {
+        let of = |number: &AtomicU64| number.load(Relaxed);
+        let (opened, why, skipped) = (of(&self.opened), of(&self.why), of(&self.skipped));
+        CircuitNumbers { state: self.state(), opened, why, skipped }
     }
 
     /// The tier alone.
@@ -104,7 +117,7 @@ impl<T: Tier> Tiered<T> {
     }
 
     fn note(&self, change: Change) {
-        let tier = self.tier.name();
+        let (tier, knob) = (self.tier.name(), self.tier.counted().knob());
         self.why.store(change.why.code(), Relaxed);
         let pause_s = change.again_us.saturating_sub(self.now_us()) / 1_000_000;
         match (change.now, change.why) {
@@ -116,13 +129,14 @@ impl<T: Tier> Tiered<T> {
                     tracing::warn!(
                         %why,
                         "{tier} is skipped for {pause_s} s and samples are fetched from the source meanwhile: check \
-                         its disk"
+                         its {}",
+                        if knob == Knob::Disk { "disk" } else { "server" }
                     );
                 }
             }
             (_, why) => tracing::info!(%why, "{tier} is used again"),
         }
-        self.listeners.tell(change.into());
+        self.listeners.tell(change.of(knob));
     }
 
     fn target(&self, id: SampleId) -> Option<&[u8]> {
@@ -140,18 +154,24 @@ impl<T: Tier> Tiered<T> {
         open: &[usize],
         sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
     ) -> ControlFlow<(), Vec<usize>> {
-        let leave = self.circuit.lock().ask(self.now_us());
+        let (leave, compares) = {
+            let mut circuit = self.circuit.lock();
+            let leave = circuit.ask(self.now_us());
+            (leave, leave == Leave::All && circuit.compares())
+        };
         let mut call = Call { tiered: self, leave, outcome: Outcome::default() };
         let mut answered = vec![false; ids.len()];
         let asked: Vec<usize> = match leave {
-            Leave::All => open.to_vec(),
+            Leave::All => open.get(if compares { PROBE_SAMPLES } else { 0 }..).unwrap_or_default().to_vec(),
             Leave::Probe => {
-                let there = |&k: &usize| ids.get(k).is_some_and(|&id| self.tier.has(id));
+                let there = |&k: &usize| ids.get(k).is_some_and(|&id| self.tier.may_have(id));
                 open.iter().copied().filter(there).take(PROBE_SAMPLES).collect()
             }
             Leave::Nothing => Vec::new(),
         };
-        self.skipped.fetch_add((open.len() - asked.len()) as u64, Relaxed);
+        if leave != Leave::All {
+            self.skipped.fetch_add((open.len() - asked.len()) as u64, Relaxed);
+        }
         let mut flow = ControlFlow::Continue(());
         if !asked.is_empty() {
             let wanted: Vec<SampleId> = asked.iter().filter_map(|&k| ids.get(k).copied()).collect();
@@ -248,7 +268,7 @@ impl<T: Tier> Tiered<T> {
             since = Instant::now();
             going
         });
-        self.circuit.lock().behind(u64::from(answers), waited.as_micros() as u64);
+        self.circuit.lock().source_took(u64::from(answers), waited.as_micros() as u64);
         traffic
     }
 }
@@ -314,12 +334,28 @@ impl<T: Tier> Source for Tiered<T> {
         self.source.proof(id)
     }
     fn disk(&self) -> Option<Numbers> {
-        (self.disk)(&self.tier)
+        match self.tier.counted() {
+            Counted::Disk(numbers) => Some(numbers),
+            Counted::Pool(_) => self.source.disk(),
+        }
     }
     fn circuit(&self) -> Option<CircuitNumbers> {
-        let of = |number: &AtomicU64| number.load(Relaxed);
-        let (opened, why, skipped) = (of(&self.opened), of(&self.why), of(&self.skipped));
-        Some(CircuitNumbers { state: self.state(), opened, why, skipped })
+        match self.tier.counted() {
+            Counted::Disk(_) => Some(self.own_circuit()),
+            Counted::Pool(_) => self.source.circuit(),
+        }
+    }
+    fn pool(&self) -> Option<(PoolNumbers, CircuitNumbers)> {
+        match self.tier.counted() {
+            Counted::Disk(_) => self.source.pool(),
+            Counted::Pool(numbers) => Some((numbers, self.own_circuit())),
+        }
+    }
+    fn rate(&self, run: &str, importances: &[f32]) {
+        if self.made_by.is_current() {
+            self.tier.rate(run, importances);
+        }
+        self.source.rate(run, importances);
     }
     fn tell(&self, decisions: &Arc<Decisions>) {
         self.listeners.add(decisions);

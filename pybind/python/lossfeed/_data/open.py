@@ -48,6 +48,9 @@ def open(
     hedge: bool = True,
     disk: str | os.PathLike[str] | None = None,
     disk_bytes: int | str | None = None,
+    pool: str | None = None,
+    pool_bytes: int | str = "4GiB",
+    pool_ttl: float = 86400.0,
     thread_safe: bool | None = None,
     processes: int = 0,
     varying: bool = False,
@@ -83,6 +86,8 @@ def open(
         coalesce: one request for samples that lie near each other.
         hedge: send a late request once more, one in twenty at most.
         disk, disk_bytes: a local folder that keeps what was fetched, and its size, 64 MiB to 2 TiB.
+        pool, pool_bytes, pool_ttl: a Redis or Valkey server that keeps what was fetched for several machines, as in
+            ``"redis://host:6379"``; bytes of this dataset there, and seconds until a sample leaves.
         thread_safe: several threads may call the Python dataset at once. None: by its attribute ``thread_safe``.
         processes: worker processes that read the Python dataset for the cache.
         varying: arrays of the Python dataset differ in length.
@@ -116,6 +121,9 @@ def open(
         hedge=hedge,
         disk=disk,
         disk_bytes=disk_bytes,
+        pool=pool,
+        pool_bytes=pool_bytes,
+        pool_ttl=pool_ttl,
         thread_safe=thread_safe,
         processes=processes,
         varying=varying,
@@ -174,7 +182,7 @@ def _open(data: Any, asked: OpenOptions) -> Data:
         return _of_path(place("data", data), mode, resized, asked)
     for name in given:
         if name in OF_PATHS:
-            value = "…" if name == "store_options" else repr(given[name])
+            value = "…" if name in ("store_options", "pool") else repr(given[name])
             raise SettingsError(
                 f"{name}={value} is for paths and URLs of images; this data is in memory, in files of "
                 "arrays, or a Python dataset: leave it out"

@@ -23,7 +23,7 @@ _OF_DATASETS = {"thread_safe", "processes", "varying", "target"}
 #: Keywords for paths and URLs of images alone.
 OF_PATHS = {
     "latency", "bandwidth", "connections", "timeout", "index_cache", "store_options", "retry_timeout", "checksums",
-    "coalesce", "hedge", "disk", "disk_bytes", "fields", "chaos",
+    "coalesce", "hedge", "disk", "disk_bytes", "pool", "pool_bytes", "pool_ttl", "fields", "chaos",
 }  # fmt: skip
 
 
@@ -46,6 +46,9 @@ class OpenOptions:
     hedge: bool = True
     disk: str | os.PathLike[str] | None = None
     disk_bytes: int | str | None = None
+    pool: str | None = None
+    pool_bytes: int | str = "4GiB"
+    pool_ttl: float = 86400.0
     thread_safe: bool | None = None
     processes: int = 0
     varying: bool = False
@@ -94,9 +97,26 @@ class OpenOptions:
             "coalesce": flag("coalesce", self.coalesce),
             "hedge": flag("hedge", self.hedge),
             "disk": _disk(self.disk, self.disk_bytes),
+            "pool": self._pool(),
             "fields": members.names(self.fields),
             "chaos": None if self.chaos is None else whole("chaos", self.chaos, 0, 2**64 - 1),
         }
+
+    def _pool(self) -> tuple[str, int, float] | None:
+        limits = [name for name in ("pool_bytes", "pool_ttl") if name in self.given()]
+        if self.pool is None:
+            if limits:
+                raise SettingsError(
+                    f"{' and '.join(limits)}: without pool= there is no pool: leave them out, or name its server"
+                )
+            return None
+        if not isinstance(self.pool, str):
+            kind = type(self.pool).__name__
+            raise SettingsError(f"pool is a {kind}: give its address as text, as in 'redis://host:6379'")
+        ttl = seconds("pool_ttl", self.pool_ttl)
+        if not 1 <= ttl <= 365 * 86400:
+            raise SettingsError(f"pool_ttl={self.pool_ttl!r} is not possible: use 1 second to a year")
+        return self.pool, parse_bytes("pool_bytes", self.pool_bytes), ttl
 
 
 def _disk(folder: str | os.PathLike[str] | None, size: int | str | None) -> tuple[str, int] | None:

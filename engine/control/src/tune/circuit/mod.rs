@@ -9,7 +9,9 @@
 //!
 //! What the source would have taken is what a sample of it took lately, on average over whoever waited for it, so that
 //! requests side by side count as what they save. Before the first it is what the tier was told when it kept its
-//! samples.
+//! samples. A pool's samples may have been kept by a machine that is farther from the source, so when a pool took
+//! [`LOSS_US`] and nothing was asked of the source meanwhile, it is asked for [`PROBE_SAMPLES`]: at most a hundredth of
+//! the time goes to that.
 //!
 //! A decision without effects. Times are microseconds since any moment, and handed in.
 
@@ -37,6 +39,8 @@ pub const PAUSE_US: u64 = 5_000_000;
 pub const PAUSE_MAX_US: u64 = 300_000_000;
 /// A circuit that was closed for so long begins with the first pause again.
 const STEADY_US: u64 = 60_000_000;
+/// A tier takes so many times as long as the check of its source before the next one.
+const CHECKS: u64 = 100;
 /// The source's time for a sample is smoothed over about so many.
 const SMOOTHED: f64 = 256.0;
 
@@ -54,7 +58,7 @@ pub enum Leave {
 /// How a call went.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Samples that the tier gave.
+    /// Samples that the tier gave, or was asked for over a network and does not have: such a question costs as much.
     pub answers: u64,
     /// Samples that it has and could not read.
     pub failures: u64,
@@ -144,13 +148,20 @@ pub struct Circuit {
     pause_us: u64,
     /// What the source takes for a sample; `None`: nobody knows yet.
     alone_us: Option<f64>,
+    /// The same as others measured it: used until it is known.
+    recorded_us: Option<f64>,
+    /// Time that the tier took since the source was asked last, and after which it is asked again.
+    unchecked_us: u64,
+    check_us: u64,
 }
 
 impl Circuit {
     /// Closed. `alone_us`: what the source took for a sample when the tier's were kept.
     pub fn new(alone_us: Option<f64>) -> Self {
         let alone_us = alone_us.filter(|us| us.is_finite() && *us >= 0.0);
-        Self { phase: Phase::Closed { since_us: 0 }, lost_us: 0, failures: 0, pause_us: 0, alone_us }
+        let phase = Phase::Closed { since_us: 0 };
+        let (recorded_us, unchecked_us, check_us) = (None, 0, LOSS_US);
+        Self { phase, lost_us: 0, failures: 0, pause_us: 0, alone_us, recorded_us, unchecked_us, check_us }
     }
 
     /// As it is at `now_us`.
@@ -186,17 +197,32 @@ impl Circuit {
     }
 
     fn alone(&self, samples: u64) -> u64 {
-        (self.alone_us.unwrap_or(0.0) * samples as f64) as u64
+        (self.alone_us.or(self.recorded_us).unwrap_or(0.0) * samples as f64) as u64
+    }
+
+    /// True if a call that may ask for everything leaves [`PROBE_SAMPLES`] to the source, to know what it takes now.
+    pub fn compares(&mut self) -> bool {
+        let due = self.recorded_us.is_some() && self.unchecked_us >= self.check_us;
+        if due {
+            self.unchecked_us = 0;
+        }
+        due
     }
 
     /// The source gave `answers` samples, which were waited for so long.
-    pub fn behind(&mut self, answers: u64, took_us: u64) {
+    pub fn source_took(&mut self, answers: u64, took_us: u64) {
         if answers == 0 {
             return;
         }
+        (self.unchecked_us, self.check_us) = (0, took_us.saturating_mul(CHECKS).max(LOSS_US));
         let each = took_us as f64 / answers as f64;
         let share = (answers as f64 / SMOOTHED).min(1.0);
         self.alone_us = Some(self.alone_us.map_or(each, |us| us + share * (each - us)));
+    }
+
+    /// The source's time for a sample as the tier has recorded it: used until the source itself was asked.
+    pub fn recorded(&mut self, us: Option<f64>) {
+        self.recorded_us = us.filter(|us| us.is_finite() && *us >= 0.0);
     }
 
     /// A call that had `leave` is over.
@@ -211,9 +237,11 @@ impl Circuit {
 
     fn asked(&mut self, outcome: Outcome, now_us: u64) -> Option<Change> {
         let Outcome { answers, failures, took_us, unfinished } = outcome;
+        self.unchecked_us = self.unchecked_us.saturating_add(took_us);
         self.lost_us = self.lost_us.saturating_add(took_us).saturating_sub(self.alone(answers));
         self.failures = self.failures.saturating_add(failures.saturating_mul(FAILURE)).saturating_sub(answers);
-        let why = if unfinished && answers == 0 {
+        // A tier that answered late before has little patience left, and does not hang.
+        let why = if unfinished && answers == 0 && took_us >= LOSS_US / 2 {
             Why::Hangs
         } else if self.failures >= FAILURES_MAX {
             Why::Fails

@@ -75,7 +75,7 @@ impl Watched {
                 }
             }
             Step::Wait(us) => self.now_us += us,
-            Step::Behind(us) => self.circuit.behind(1, us),
+            Step::Behind(us) => self.circuit.source_took(1, us),
         }
         let after = self.circuit.state(self.now_us);
         match change {
@@ -178,9 +178,51 @@ fn failures_in_a_row_open_it_and_rare_ones_do_not() {
 fn the_reason_says_what_was_seen() {
     let why = |outcome| Circuit::new(Some(100.0)).told(Leave::All, outcome, 0).map(|change| change.why);
     assert_eq!(why(outcome(0, 0, LOSS_US, true)), Some(Why::Hangs));
+    // It answered until its patience was nearly used up.
+    assert_eq!(why(outcome(0, 0, LOSS_US / 2 - 1, true)), Some(Why::Late));
     assert_eq!(why(outcome(3, 0, LOSS_US + 300, true)), Some(Why::Late));
     assert_eq!(why(outcome(3, 0, LOSS_US + 301, false)), Some(Why::Late));
     assert_eq!(why(outcome(3, 0, LOSS_US + 300, false)), None);
+}
+
+#[test]
+fn what_was_recorded_is_believed_until_the_source_was_asked() {
+    let mut circuit = Circuit::new(None);
+    let alone = |circuit: &Circuit| circuit.patience_us(Leave::All, 3) - LOSS_US;
+    circuit.recorded(None);
+    assert_eq!(alone(&circuit), 0);
+    circuit.recorded(Some(50.0));
+    assert_eq!(alone(&circuit), 150);
+    circuit.recorded(Some(90.0));
+    assert_eq!(alone(&circuit), 270);
+    // A few samples of its own count for more than all that was recorded.
+    circuit.source_took(1, 20);
+    circuit.recorded(Some(90.0));
+    assert_eq!(alone(&circuit), 60);
+}
+
+#[test]
+fn the_source_is_asked_now_and_then_where_only_others_know_its_time() {
+    let mut circuit = Circuit::new(None);
+    let call = |circuit: &mut Circuit| circuit.told(Leave::All, outcome(10, 0, LOSS_US / 2, false), 0);
+    assert_eq!(call(&mut circuit), None);
+    // They had it from far away: it seems to be as slow as the tier.
+    circuit.recorded(Some(LOSS_US as f64 / 20.0));
+    assert!(!circuit.compares());
+    assert_eq!(call(&mut circuit), None);
+    assert!(circuit.compares() && !circuit.compares(), "one call asks");
+    circuit.source_took(PROBE_SAMPLES as u64, 40);
+    let opened = (0..3).find_map(|_| call(&mut circuit));
+    assert_eq!(opened.map(|change| change.why), Some(Why::Late));
+    // A check that took long is not repeated soon.
+    let mut circuit = Circuit::new(None);
+    circuit.recorded(Some(LOSS_US as f64));
+    circuit.source_took(PROBE_SAMPLES as u64, LOSS_US);
+    let calls = (1..).find(|_| call(&mut circuit).is_none() && circuit.compares());
+    assert_eq!(calls, Some(2 * CHECKS));
+    // A tier that has its own measurement never asks for one.
+    let mut disk = Circuit::new(Some(LOSS_US as f64));
+    assert!((0..100).all(|_| call(&mut disk).is_none() && !disk.compares()));
 }
 
 #[test]
@@ -227,12 +269,12 @@ fn a_call_that_began_before_it_opened_changes_nothing() {
 fn the_source_s_time_follows_what_is_seen() {
     let mut circuit = Circuit::new(None);
     assert_eq!(circuit.patience_us(Leave::All, 1000), LOSS_US);
-    circuit.behind(0, 5);
+    circuit.source_took(0, 5);
     assert_eq!(circuit.alone_us, None);
-    circuit.behind(10, 20_000);
+    circuit.source_took(10, 20_000);
     assert_eq!(circuit.alone_us, Some(2000.0));
     for _ in 0..100 {
-        circuit.behind(64, 64 * 500);
+        circuit.source_took(64, 64 * 500);
     }
     assert!(circuit.alone_us.is_some_and(|us| (499.0..501.0).contains(&us)));
     for strange in [f64::NAN, f64::INFINITY, -1.0] {
