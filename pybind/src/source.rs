@@ -7,7 +7,7 @@ use std::time::Duration;
 use lossfeed::engine::Dataset;
 use lossfeed::settings::CacheForm;
 use lossfeed::source::{
-    self, Arrays, Column, DiskTier, Form, ImageMode, Labels, OpenOptions, PieceKind, Place, Records, Resize, Throttle,
+    self, Arrays, Column, DiskTier, Form, ImageMode, Labels, LimitBy, OpenOptions, PieceKind, Place, Records, Resize, Throttle,
     Values,
 };
 use lossfeed::{Dtype, Error, SampleId};
@@ -130,7 +130,7 @@ impl Source {
 
     /// Sets the most bytes a second that come from its store; false if it has none.
     fn limit(&self, py: Python<'_>, bytes_per_s: Option<u64>) -> PyResult<bool> {
-        outside(py, || Ok(self.dataset.source.limit(bytes_per_s)))
+        outside(py, || Ok(self.dataset.source.limit(bytes_per_s, LimitBy::User)))
     }
 
     /// Data and target of sample `id`, as they are delivered.

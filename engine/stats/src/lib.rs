@@ -14,6 +14,7 @@
 //! | `directory` | where pages lie, and whether that place can be trusted |
 //! | `process` | which process a page is of, and the time |
 //! | `publisher` | the writer and its thread |
+//! | `limits` | limits that other programs set: their file, written and read |
 //! | `discover` | the reader: who runs, who ran |
 //! | `others` | the directories and engines of other users |
 //! | `sweep` | pages of engines that ended without removing them |
@@ -25,6 +26,7 @@ mod directory;
 mod discover;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod limits;
 mod numbers;
 mod others;
 mod page;
@@ -40,6 +42,7 @@ pub use derived::{
 };
 pub use directory::candidates;
 pub use discover::{Discovery, JobPage, Unreadable, discover, discover_all, discover_in};
+pub use limits::{Limits, bytes};
 pub use numbers::Numbers;
 pub use page::{Identity, Sample, steers_terminal};
 pub use publisher::Publisher;

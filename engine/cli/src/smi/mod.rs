@@ -34,6 +34,7 @@ use crate::args::{SmiArgs, SmiMode};
 use crate::term::{self, Environment};
 
 pub(crate) use draw::legend;
+pub(crate) use watch::rounds;
 use draw::{Look, draw};
 use snapshot::{NvmlStatus, Snapshot};
 use view::Page;

@@ -35,6 +35,15 @@ use std::ops::{AddAssign, ControlFlow};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Who sets a limit of [`Source::limit`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LimitBy {
+    /// The program that opened the source.
+    User,
+    /// Another program, which divides the link among several runs.
+    Outside,
+}
+
 /// What a source's payloads are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Form {
@@ -266,9 +275,9 @@ pub trait Source: Send + Sync {
     }
 
     /// Sets the most bytes a second that are read of a store, from now on and for requests under way too; `None`: no
-    /// limit. False if nothing is limited: samples in memory and in files of this machine are read at once, and of
+    /// limit. Of the user's limit and the one from outside the lower holds. False if nothing is limited: samples in memory and in files of this machine are read at once, and of
     /// several stores each has a limit of its own.
-    fn limit(&self, _bytes_per_s: Option<u64>) -> bool {
+    fn limit(&self, _bytes_per_s: Option<u64>, _by: LimitBy) -> bool {
         false
     }
 

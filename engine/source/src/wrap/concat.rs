@@ -7,7 +7,7 @@ use std::time::Duration;
 use lossfeed_disk::Numbers;
 
 use crate::error::{Error, Result};
-use crate::sample::{CircuitNumbers, Decisions, Fingerprint, Form, Payload, Piece, PieceKind, Source, Traffic};
+use crate::sample::{CircuitNumbers, Decisions, Fingerprint, Form, LimitBy, Payload, Piece, PieceKind, Source, Traffic};
 use crate::tune::circuit::State;
 use crate::types::{MAX_SAMPLES, SampleId, TensorSpec};
 
@@ -262,7 +262,7 @@ impl Source for Concat {
         }
     }
     /// Of several stores each has a limit of its own.
-    fn limit(&self, _: Option<u64>) -> bool {
+    fn limit(&self, _: Option<u64>, _: LimitBy) -> bool {
         false
     }
     /// Those of the slowest part.
