@@ -7,8 +7,8 @@ use std::time::Duration;
 use lossfeed::engine::Dataset;
 use lossfeed::settings::CacheForm;
 use lossfeed::source::{
-    self, Arrays, Column, DiskTier, Form, ImageMode, Labels, LimitBy, OpenOptions, PieceKind, Place, Records, Resize, Throttle,
-    Values,
+    self, Arrays, Column, DiskTier, Form, ImageMode, Labels, LimitBy, OpenOptions, PieceKind, Place, Records, Resize,
+    Throttle, Values,
 };
 use lossfeed::{Dtype, Error, SampleId};
 use pyo3::prelude::*;

@@ -1,7 +1,8 @@
 //! Dividing among jobs that run, by what is cached now: against naive twins and hand counts.
 
 use lossfeed::jobs::{
-    Allocation, Cluster, Dataset, HitCurve, Job, Present, Resources, Way, at_present, equal_split, fifo, least_share, sjf,
+    Allocation, Cluster, Dataset, HitCurve, Job, Present, Resources, Way, at_present, equal_split, fifo, least_share,
+    sjf,
 };
 use proptest::prelude::*;
 
@@ -63,7 +64,11 @@ fn best(cluster: &Cluster, resident: &[f64], dataset: usize, left: f64) -> f64 {
 /// The least level at which the link is full, by halving: each job gets level × weight, and none more than it wants.
 fn filled(wanted: &[f64], weights: &[f64], link: f64) -> Vec<f64> {
     let at = |level: f64| -> Vec<f64> {
-        wanted.iter().zip(weights).map(|(&wanted, &weight)| if weight > 0.0 { wanted.min(level * weight) } else { 0.0 }).collect()
+        wanted
+            .iter()
+            .zip(weights)
+            .map(|(&wanted, &weight)| if weight > 0.0 { wanted.min(level * weight) } else { 0.0 })
+            .collect()
     };
     let (mut low, mut high) = (0.0, 1e9);
     for _ in 0..200 {

@@ -120,9 +120,8 @@ fn divide(args: &AllocateArgs) -> Result<Report> {
     if text.len() as u64 > BYTES_MAX {
         return Err(told(Error::settings(format!("it is longer than {BYTES_MAX} bytes, too long for a list of jobs"))));
     }
-    let asked: Asked = serde_json::from_slice(&text).map_err(|e| {
-        Error::settings(format!("jobs {}: {e}; `lossfeed allocate --help` shows one", path.display()))
-    })?;
+    let asked: Asked = serde_json::from_slice(&text)
+        .map_err(|e| Error::settings(format!("jobs {}: {e}; `lossfeed allocate --help` shows one", path.display())))?;
     let of_job = |job: &AskedJob, e: Error| Error::settings(format!("job {}", job.name)).because(e);
     let measured = |job: &AskedJob| job.benefit().map_err(|e| of_job(job, e));
     let measured = asked.jobs.iter().map(measured).collect::<Result<Vec<_>>>()?;
@@ -234,7 +233,11 @@ fn print(report: &Report, json: bool, out: &mut impl Write) -> io::Result<i32> {
     }
     writeln!(out, "ideal%: of the rate of a job that never waits. equal%: the same under an equal split.")?;
     if report.unused_cache_bytes > 0.01 * cached(report) {
-        writeln!(out, "{:.2} GB of the cache stay unused, though datasets have use for them.", report.unused_cache_bytes / 1e9)?;
+        writeln!(
+            out,
+            "{:.2} GB of the cache stay unused, though datasets have use for them.",
+            report.unused_cache_bytes / 1e9
+        )?;
     }
     for row in &report.jobs {
         let Some(workers) = row.workers else { continue };

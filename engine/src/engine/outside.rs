@@ -2,7 +2,7 @@
 
 use crate::loader::Feed;
 use crate::source::LimitBy;
-use crate::stats::{Counters, Limits, Publisher};
+use crate::stats::{Counters, Publisher};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -37,8 +37,10 @@ fn cache(feed: &Feed, resize: Option<u64>, before: &mut Option<u64>) -> Result<(
         return Err(format!("resize=\"{wanted}\" exceeds the {most} bytes that the loader was made with: give less"));
     }
     if feed.cache.is_recorded() {
-        return Err("resize: this run writes a journal, whose replay could not repeat it: only its link can be limited"
-            .to_owned());
+        return Err(
+            "resize: this run writes a journal, whose replay could not repeat it: only its link can be limited"
+                .to_owned(),
+        );
     }
     if resize.is_some() {
         before.get_or_insert(now);

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use lossfeed_control::jobs::{Resources, Way};
 use lossfeed_control::{Error, printable};
@@ -57,7 +56,6 @@ struct Done {
 
 struct Applying<'a> {
     args: &'a AllocateArgs,
-    way: Way<'static>,
     resources: Resources,
     watcher: Watcher,
     done: HashMap<PathBuf, (JobPage, Done)>,
@@ -82,7 +80,6 @@ pub(super) fn run(args: &AllocateArgs) -> i32 {
     let resources = Resources { cache_bytes: cache as f64, bandwidth_bytes_per_s: bandwidth as f64 };
     let mut applying = Applying {
         args,
-        way,
         resources,
         watcher: Watcher::default(),
         done: HashMap::new(),
@@ -156,7 +153,10 @@ impl Applying<'_> {
         changes.into_iter().try_for_each(|planned| writeln!(out, "{}", line(planned)))?;
         if plan.unused_bytes > CHANGED * self.resources.cache_bytes {
             let unused = mb(plan.unused_bytes);
-            writeln!(out, "{unused} MB of the cache stay unused: no loader was made with room for more of its dataset")?;
+            writeln!(
+                out,
+                "{unused} MB of the cache stay unused: no loader was made with room for more of its dataset"
+            )?;
         }
         out.flush()
     }
@@ -244,6 +244,12 @@ fn line(planned: &Planned) -> String {
 /// Millions, with three digits that count.
 fn mb(bytes: f64) -> String {
     let millions = bytes / 1e6;
-    let digits = if millions >= 100.0 { 0 } else if millions >= 10.0 { 1 } else { 2 };
+    let digits = if millions >= 100.0 {
+        0
+    } else if millions >= 10.0 {
+        1
+    } else {
+        2
+    };
     format!("{millions:.digits$}")
 }

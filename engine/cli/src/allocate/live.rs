@@ -215,12 +215,7 @@ fn divide(running: Vec<Running>, way: Way<'_>, resources: Resources, plan: &mut 
         datasets.push(Dataset { name: name.clone(), bytes });
         resident.push(job.resident_bytes.min(bytes));
         hits.push(measured.hits);
-        jobs.push(Job {
-            name,
-            dataset,
-            ideal_bytes_per_s: measured.ideal_bytes_per_s,
-            hits: measured.curve.clone(),
-        });
+        jobs.push(Job { name, dataset, ideal_bytes_per_s: measured.ideal_bytes_per_s, hits: measured.curve.clone() });
     }
     let cluster = Cluster::new(left, datasets, jobs)?;
     let given = at_present(&cluster, way, Present { resident_bytes: &resident, hits: &hits });

@@ -48,8 +48,6 @@ pub fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-
-
 fn split_unit(text: &str) -> (&str, &str) {
     let text = text.trim();
     let cut = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());

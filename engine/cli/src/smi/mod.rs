@@ -34,10 +34,10 @@ use crate::args::{SmiArgs, SmiMode};
 use crate::term::{self, Environment};
 
 pub(crate) use draw::legend;
-pub(crate) use watch::rounds;
 use draw::{Look, draw};
 use snapshot::{NvmlStatus, Snapshot};
 use view::Page;
+pub(crate) use watch::rounds;
 
 /// No engine by the asked-for pid or job.
 const NOT_FOUND: i32 = 6;

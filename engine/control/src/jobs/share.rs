@@ -99,9 +99,8 @@ impl Pieces {
     }
 
     pub(super) fn cache_for(&self, rates: &[f64]) -> Vec<f64> {
-        let saved = |piece: &Piece| {
-            piece.counts * piece.slopes.iter().map(|&(job, slope)| rates[job] * slope).sum::<f64>()
-        };
+        let saved =
+            |piece: &Piece| piece.counts * piece.slopes.iter().map(|&(job, slope)| rates[job] * slope).sum::<f64>();
         let mut steepest: Vec<(f64, &Piece)> = self.pieces.iter().map(|piece| (saved(piece), piece)).collect();
         // Stable: the pieces of a dataset stay in their order.
         steepest.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -175,8 +174,7 @@ pub fn least_share(hits: &HitCurve, ideal_bytes_per_s: f64, dataset_bytes: f64, 
 pub(super) fn cache_in_order_of_score(cluster: &Cluster, left_s: &[f64]) -> Vec<f64> {
     let (jobs, datasets, resources) = (cluster.jobs(), cluster.datasets(), cluster.resources());
     let score = |(job, left_s): (&Job, &f64)| {
-        let (share, bytes) =
-            least_share(&job.hits, job.ideal_bytes_per_s, datasets[job.dataset].bytes, resources);
+        let (share, bytes) = least_share(&job.hits, job.ideal_bytes_per_s, datasets[job.dataset].bytes, resources);
         (share * left_s, job.dataset, bytes)
     };
     let mut asked: Vec<(f64, usize, f64)> = jobs.iter().zip(left_s).map(score).collect();

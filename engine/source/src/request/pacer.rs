@@ -263,8 +263,15 @@ mod tests {
     fn of_two_limits_the_lower_holds_and_each_is_taken_back_by_itself() {
         use LimitBy::{Outside, User};
         let (pacer, now) = (Pacer::new(Some(500)), Instant::now());
-        let sets = [(Some(100), Outside, Some(100)), (Some(50), User, Some(50)), (Some(900), User, Some(100)),
-            (Some(2000), Outside, Some(900)), (None, User, Some(2000)), (None, Outside, None), (Some(7), User, Some(7))];
+        let sets = [
+            (Some(100), Outside, Some(100)),
+            (Some(50), User, Some(50)),
+            (Some(900), User, Some(100)),
+            (Some(2000), Outside, Some(900)),
+            (None, User, Some(2000)),
+            (None, Outside, None),
+            (Some(7), User, Some(7)),
+        ];
         for (rate, by, holds) in sets {
             pacer.limit(rate, by, now);
             assert_eq!(pacer.bytes_per_s(), holds, "{by:?} {rate:?}");

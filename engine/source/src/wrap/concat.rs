@@ -7,7 +7,9 @@ use std::time::Duration;
 use lossfeed_disk::Numbers;
 
 use crate::error::{Error, Result};
-use crate::sample::{CircuitNumbers, Decisions, Fingerprint, Form, LimitBy, Payload, Piece, PieceKind, Source, Traffic};
+use crate::sample::{
+    CircuitNumbers, Decisions, Fingerprint, Form, LimitBy, Payload, Piece, PieceKind, Source, Traffic,
+};
 use crate::tune::circuit::State;
 use crate::types::{MAX_SAMPLES, SampleId, TensorSpec};
 

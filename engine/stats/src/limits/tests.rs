@@ -82,7 +82,8 @@ impl Obeying {
     fn new(named: Option<PathBuf>) -> Self {
         let root = tempfile::tempdir().unwrap();
         let counters = Arc::new(Counters::default());
-        let publisher = Publisher::start_in(&[root.path().join("pages")], Identity::default(), counters.clone()).unwrap();
+        let publisher =
+            Publisher::start_in(&[root.path().join("pages")], Identity::default(), counters.clone()).unwrap();
         let (sender, applied) = mpsc::channel();
         publisher.obey(named, move |limits| {
             if limits.resize == Some(13) {
