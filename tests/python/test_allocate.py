@@ -108,8 +108,6 @@ def test_what_is_refused_is_counted_and_logged_and_the_last_limits_hold(folder, 
         ):
             put(folder, text)
             assert until(lambda number=number: shown(running, "limits_refused_total") == number)
-            len(running.stats())
-            running.cache_form  # a call that takes waiting log lines along
             assert until(lambda says=says: running.stats() and says in caplog.text), caplog.text
         assert (shown(running, "link_limit_bytes"), shown(running, "cache_capacity_bytes")) == (50_000, most)
 

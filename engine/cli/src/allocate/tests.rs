@@ -73,7 +73,8 @@ fn what_cannot_be_divided_is_refused_with_the_place() {
         assert!(error.to_string().contains(says), "{error}");
         assert_eq!(run(&args), 2, "{error}");
     }
-    let missing = AllocateArgs { jobs: "/nonexistent/jobs.json".into(), sharing: Sharing::MaxMin, json: true };
+    let (_file, args) = args(JOBS, Sharing::MaxMin);
+    let missing = AllocateArgs { jobs: Some("/nonexistent/jobs.json".into()), json: true, ..args };
     assert!(divide(&missing).unwrap_err().to_string().contains("/nonexistent/jobs.json"));
     assert_eq!(run(&missing), 1);
 }
