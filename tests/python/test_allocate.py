@@ -19,8 +19,7 @@ SAMPLES = 400
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """400 rows of 1 kB, and a directory for stats pages of this test alone."""
-    np.save(tmp_path / "x.npy", np.zeros((1, 1)))
+    """400 small pictures, and a directory for stats pages of this test alone."""
     import io
     import tarfile
 
@@ -121,7 +120,7 @@ def test_a_run_that_writes_a_journal_keeps_its_cache(folder):
 
 
 def test_data_without_a_store_refuses_a_limit_and_can_be_resized(folder):
-    with lf.Loader(lf.from_arrays(np.zeros((64, 100), np.float32)), batch_size=8, cache="100%") as running:
+    with lf.Loader(lf.open(str(folder / "train.tar")), batch_size=8, cache="100%") as running:
         most = shown(running, "cache_most_bytes")
         put(folder, f'limit="50kB"\nresize="{most // 2}"')
         assert until(lambda: shown(running, "limits_refused_total") == 1)
