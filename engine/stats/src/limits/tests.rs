@@ -38,7 +38,7 @@ fn a_file_that_says_anything_else_is_refused_by_its_line() {
         (b"limit", "expected KEY"),
         (b"limit=\"5MB", "the closing quote is missing"),
         (b"limit=\"5\\u004dB\"", "line 1"),
-        (b"limit=-5", "must be a size"),
+        (b"limit=-5", "line 1"),
         (b"limit=NaN", "line 1"),
         (b"limit=1e3", "line 1"),
         (b"limit=99999999999999999999GB", "must be a size"),
