@@ -1,4 +1,4 @@
-"""Three training jobs behind one slow store: `lossfeed allocate --apply --watch` beside an equal split.
+"""Three training jobs that share one slow store: `lossfeed allocate --apply --watch` beside an equal split.
 
     python benches/scenarios/several_jobs.py [--rounds 1] [--quick]
 
@@ -38,7 +38,7 @@ SHARING = "fifo"
 
 @dataclass(frozen=True)
 class Job:
-    """What a job reads: ``ideal`` bytes a second if it never waits."""
+    """A job; it reads ``ideal`` bytes a second if it never waits."""
 
     name: str
     arrives_s: float
@@ -145,7 +145,8 @@ def train(name: str, ideal: float, epochs: int, sample_bytes: int) -> None:
 
     data = lf.open(f"s3://b/{name}.tar")
     loader = lf.Loader(
-        data, BATCH, shuffle=True, sampler="uniform", policy="minio", cache=int(1.1 * data.cache_bytes("encoded")), cache_form="encoded",
+        data, BATCH, shuffle=True, sampler="uniform", policy="minio",
+        cache=int(1.1 * data.cache_bytes("encoded")), cache_form="encoded",
         num_workers=1, read_ahead="200kB", seed=0, framework="numpy", job=name,
     )
     print("ready", flush=True)
@@ -160,25 +161,28 @@ def train(name: str, ideal: float, epochs: int, sample_bytes: int) -> None:
             overslept = time.monotonic() - slept - computes
     took = time.monotonic() - began
     stats = loader.stats()
-    print(json.dumps({"took_s": took, "hits": stats["hits_total"] / stats["requests_total"], "fetched_bytes": stats["fetched_bytes_total"]}))
+    hits = stats["hits_total"] / stats["requests_total"]
+    print(json.dumps({"took_s": took, "hits": hits, "fetched_bytes": stats["fetched_bytes_total"]}))
 
 
 def measured(setting: Setting, sharing: str) -> dict[str, dict[str, float]]:
-    """What each job took, with the command watching."""
+    """Seconds of each job, with the command watching."""
     with tempfile.TemporaryDirectory() as folder:
         shards(Path(folder), setting)
         command = [sys.executable, str(HERE / "remote" / "store.py"), folder, "--latency", "0.002"]
         store = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert store.stdout is not None
         url = f"http://127.0.0.1:{int(store.stdout.readline())}"
-        keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": url}
+        keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_REGION": "us-east-1"}
+        keys["AWS_ENDPOINT_URL"] = url
         environment = {**os.environ, **keys, "AWS_ALLOW_HTTP": "true", "LOSSFEED_RUNTIME_DIR": f"{folder}/pages"}
         started: list[subprocess.Popen[str]] = []
 
         def start(job: Job) -> subprocess.Popen[str]:
             words = [job.name, job.ideal, job.epochs, setting.sample_bytes]
             command = [sys.executable, __file__, "--train", *map(str, words)]
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+            process = subprocess.Popen(command, text=True, env=environment, **pipes)
             started.append(process)
             assert process.stdout is not None and process.stdout.readline() == "ready\n"
             return process
@@ -241,7 +245,8 @@ def main() -> None:
             times[sharing] = {name: of["took_s"] for name, of in found.items()}
             for name, of in found.items():
                 off = of["took_s"] / model[name] - 1
-                print(f"{sharing} {name}: {of['took_s']:.1f} s, predicted {model[name]:.1f} ({100 * off:+.1f} %)", flush=True)
+                told = f"{of['took_s']:.1f} s, predicted {model[name]:.1f} ({100 * off:+.1f} %)"
+                print(f"{sharing} {name}: {told}", flush=True)
                 if record:
                     record.add({"round": round_, "sharing": sharing, "job": name, "predicted_s": model[name], **of})
         gains = {name: times["equal-split"][name] / took for name, took in times[SHARING].items()}

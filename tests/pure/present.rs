@@ -6,7 +6,7 @@ use lossfeed::jobs::{
 };
 use proptest::prelude::*;
 
-/// What a resident byte counts, and the part of the link that all get alike: as the module has them.
+/// The module's factor of a resident byte, and the part of the link that all get alike.
 const KEEPS: f64 = 1.1;
 const FOR_ALL: f64 = 0.01;
 
@@ -39,7 +39,7 @@ fn running() -> impl Strategy<Value = (Cluster, Vec<f64>, Vec<f64>)> {
     })
 }
 
-/// What `cached` bytes of a dataset save a second at ideal rates, byte by byte; those that are resident count more.
+/// Bytes a second that `cached` bytes of a dataset save at ideal rates, byte by byte; resident ones count more.
 fn worth(cluster: &Cluster, dataset: usize, cached: f64, resident: f64) -> f64 {
     let gained = |job: &Job, byte: f64| job.ideal_bytes_per_s * (job.hits.at(byte + 1.0) - job.hits.at(byte));
     let of = |byte: f64| -> f64 {

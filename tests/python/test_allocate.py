@@ -102,9 +102,9 @@ def test_what_is_refused_is_counted_and_logged_and_the_last_limits_hold(folder, 
         most = shown(running, "cache_most_bytes")
         put(folder, 'limit="50kB"')
         assert until(lambda: shown(running, "link_limit_bytes") == 50_000)
-        for number, (text, says) in enumerate(
-            [('limit="fast"', "line 1"), ('limt="5MB"', "unknown key"), (f'limit="50kB"\nresize="{most + 1}"', "made with")], 1
-        ):
+        too_large = f'limit="50kB"\nresize="{most + 1}"'
+        refused = [('limit="fast"', "line 1"), ('limt="5MB"', "unknown key"), (too_large, "made with")]
+        for number, (text, says) in enumerate(refused, 1):
             put(folder, text)
             assert until(lambda number=number: shown(running, "limits_refused_total") == number)
             assert until(lambda says=says: running.stats() and says in caplog.text), caplog.text
@@ -175,7 +175,8 @@ def allocate(*options, **kinds):
 
 def engines():
     """Counters of the engines that run, by job."""
-    told = subprocess.run([sys.executable, "-m", "lossfeed", "smi", "--json"], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-m", "lossfeed", "smi", "--json"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True)
     return {engine["job"]: engine["counters"] for engine in json.loads(told.stdout)["engines"] if engine["alive"]}
 
 

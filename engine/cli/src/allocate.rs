@@ -64,10 +64,10 @@ impl AskedJob {
     }
 }
 
-/// The JSON document: `{"sharing", "unused_cache_bytes", "datasets": [{"name", "bytes", "cache_bytes"}…], "jobs": [{"name", "dataset",
-/// "bandwidth_bytes_per_s", "hit_ratio", "rate_bytes_per_s", "share_of_ideal", "equal_split_share_of_ideal"}…]}`. Where
-/// loaders were measured, jobs have "workers" too; where there are nodes, the document has "placement": `[{"job",
-/// "runs_on", "nodes": [{"node", "score", "fetch_bytes"}…], "homeless_bytes"}…]`.
+/// The JSON document: `{"sharing", "unused_cache_bytes", "datasets": [{"name", "bytes", "cache_bytes"}…], "jobs":
+/// [{"name", "dataset", "bandwidth_bytes_per_s", "hit_ratio", "rate_bytes_per_s", "share_of_ideal",
+/// "equal_split_share_of_ideal"}…]}`. Where loaders were measured, jobs have "workers" too; where there are nodes, the
+/// document has "placement": `[{"job", "runs_on", "nodes": [{"node", "score", "fetch_bytes"}…], "homeless_bytes"}…]`.
 #[derive(Debug, Serialize)]
 struct Report {
     sharing: Sharing,
@@ -151,7 +151,7 @@ fn divide(args: &AllocateArgs) -> Result<Report> {
     Ok(report)
 }
 
-/// What SJF needs of every job.
+/// The seconds left of every job, for SJF.
 fn seconds_left(cluster: &Cluster, left_s: &[Option<f64>]) -> Result<Vec<f64>> {
     let one = |(job, left_s): (&Job, &Option<f64>)| {
         let given = left_s.filter(|left_s| left_s.is_finite() && *left_s >= 0.0);

@@ -14,7 +14,7 @@
 //! | `directory` | where pages lie, and whether that place can be trusted |
 //! | `process` | which process a page is of, and the time |
 //! | `publisher` | the writer and its thread |
-//! | `limits` | limits that other programs set: their file, written and read |
+//! | `limits`, `limiting` | limits that other programs set: their file as an engine reads it, and as they write it |
 //! | `discover` | the reader: who runs, who ran |
 //! | `others` | the directories and engines of other users |
 //! | `sweep` | pages of engines that ended without removing them |
@@ -26,6 +26,7 @@ mod directory;
 mod discover;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod limiting;
 mod limits;
 mod numbers;
 mod others;

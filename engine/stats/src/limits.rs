@@ -15,13 +15,12 @@
 //! user or root, and only its owner may write it. A file that is refused, or does not say what is expected, changes
 //! nothing: the last limits hold.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::JobPage;
 use super::directory::{Directory, read_exact};
 
 /// Before our keys among a pod's annotations.
@@ -31,7 +30,7 @@ const BESIDE_MAX: usize = 4096;
 /// A pod's annotations have 256 KiB at most; escapes make them longer.
 const NAMED_MAX: usize = 1 << 20;
 
-/// What is set from outside. `None`: nothing.
+/// Limits that another program sets. `None`: not set.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes a second from the store.
@@ -41,7 +40,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    fn text(self) -> String {
+    pub(super) fn text(self) -> String {
         let line = |key: &str, value: Option<u64>| value.map(|value| format!("{key}=\"{value}\"\n"));
         [line("limit", self.limit), line("resize", self.resize)].into_iter().flatten().collect()
     }
@@ -113,7 +112,7 @@ pub(super) fn parse(text: &[u8], annotations: bool) -> Result<Limits, String> {
     Ok(found)
 }
 
-/// What of a file tells whether it changed.
+/// Device, inode, size and times of a file: another stamp means that it changed.
 type Stamp = (u64, u64, i64, (i64, u64), (i64, u64));
 
 /// The last look at the limits file.
@@ -138,7 +137,7 @@ impl LimitsFile {
         Self { named, seen: Seen::Absent }
     }
 
-    /// What the file says, if it is another than at the last look.
+    /// The limits in the file; `None` if it is the same as at the last look.
     ///
     /// # Errors
     /// One line that says why it is refused; once for each state of the file.
@@ -225,64 +224,6 @@ fn open_named(path: &Path) -> Opened {
         return Err(format!("others can write to it (mode {:04o}): chmod go-w", stat.st_mode & 0o7777));
     }
     Ok(Some((file, stat)))
-}
-
-impl JobPage {
-    /// Sets the limits of this engine, which reads them within a second. Root may do it for other users.
-    ///
-    /// # Errors
-    /// One line, if the directory cannot be trusted or the file cannot be written.
-    pub fn set_limits(&self, limits: Limits) -> Result<(), String> {
-        let Some((directory, page)) = self.place()? else { return Ok(()) };
-        let (name, passing) = (name_of(page), format!("{}.new", name_of(page)));
-        let failed = |what: &str, errno: Errno| format!("{}: {what}: {errno}", directory.path.join(&name).display());
-        let unlink = |name: &str| rustix::fs::unlinkat(&directory.fd, name, AtFlags::empty());
-        // Left over from a program that was killed here.
-        let _ = unlink(&passing);
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(directory.fd.as_fd(), &passing, flags, Mode::RUSR | Mode::WUSR)
-            .map_err(|errno| failed("cannot be made", errno))?;
-        let written = (|| {
-            if !directory.is_own() {
-                let owner = rustix::process::Uid::from_raw(directory.uid);
-                rustix::fs::fchown(&file, Some(owner), None).map_err(|errno| failed("cannot be given away", errno))?;
-            }
-            super::publisher::write_all(&file, limits.text().as_bytes(), 0)
-                .map_err(|errno| failed("cannot be written", errno))?;
-            rustix::fs::renameat(&directory.fd, &passing, &directory.fd, &name)
-                .map_err(|errno| failed("cannot be renamed", errno))
-        })();
-        if written.is_err() {
-            let _ = unlink(&passing);
-        }
-        // The engine may have ended meanwhile, and removed its page and its limits.
-        let gone = rustix::fs::statat(&directory.fd, page, AtFlags::SYMLINK_NOFOLLOW).is_err();
-        if written.is_ok() && gone {
-            let _ = unlink(&name);
-        }
-        written
-    }
-
-    /// Takes the limits back: the engine is then as it was made.
-    ///
-    /// # Errors
-    /// As [`Self::set_limits`].
-    pub fn release_limits(&self) -> Result<(), String> {
-        let Some((directory, page)) = self.place()? else { return Ok(()) };
-        match rustix::fs::unlinkat(&directory.fd, name_of(page), AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(format!("{}: cannot be removed: {errno}", directory.path.join(name_of(page)).display())),
-        }
-    }
-
-    /// The page's directory and name; `None` if the directory is gone.
-    fn place(&self) -> Result<Option<(Directory, &str)>, String> {
-        let (Some(parent), Some(page)) = (self.path.parent(), self.path.file_name().and_then(|name| name.to_str()))
-        else {
-            return Err(format!("{}: no page's path", self.path.display()));
-        };
-        Ok(Directory::open(parent)?.map(|directory| (directory, page)))
-    }
 }
 
 #[cfg(test)]

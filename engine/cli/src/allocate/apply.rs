@@ -215,7 +215,7 @@ fn differs(before: Limits, now: Limits, part: f64) -> bool {
     far(before.limit, now.limit) || far(before.resize, now.resize)
 }
 
-/// What was set for a job, and why.
+/// A line that says which limits a job got, and why.
 fn line(planned: &Planned) -> String {
     let Planned { job, limits, rate_bytes_per_s } = planned;
     let identity = &job.page.identity;

@@ -28,7 +28,7 @@ pub(super) struct Running {
     pub(super) measured: Option<Measured>,
 }
 
-/// What was measured of a job.
+/// Measurements of a job.
 #[derive(Debug, Clone)]
 pub(super) struct Measured {
     /// Bytes a second that it would read over the link if the cache answered nothing and it never waited.
@@ -133,8 +133,8 @@ impl Past {
         Some(Measured { ideal_bytes_per_s, dataset_bytes, hits: hits.clamp(0.0, 1.0), curve })
     }
 
-    /// A whole epoch's hit ratio is a point of the curve, at the most that was cached in it: an epoch in which the cache
-    /// filled lies below the curve, and changes nothing of it.
+    /// A whole epoch's hit ratio is a point of the curve, at the most that was cached in it. An epoch in which the
+    /// cache filled gives a point below the curve, which changes nothing of it.
     fn note_epoch(&mut self, number: &impl Fn(&str) -> u64, dataset_bytes: f64) {
         let (epoch, requests, hits) = (number("epoch"), number("requests_total"), number("hits_total"));
         let cached = number("cache_bytes");
@@ -178,7 +178,7 @@ fn computes(history: &[Sample]) -> Option<f64> {
     of(recent).or_else(|| of(history)).map(|per_us| per_us * 1e6)
 }
 
-/// What caching all that this rank draws from would take.
+/// Bytes that caching all samples of this rank would take.
 fn dataset_bytes(number: &impl Fn(&str) -> u64, sample_bytes: f64) -> f64 {
     let share = number("samples_in_share") as f64;
     let of_one = ratio(number("dataset_bytes"), number("samples_in_dataset")).filter(|&bytes| bytes > 0.0);

@@ -6,9 +6,9 @@
 //! nobody before its use; here every job may bring the [`HitCurve`] that was measured of it.
 //!
 //! Cache is given to datasets, not to jobs: jobs that read the same one share what is cached of it. [`cache_for`]
-//! divides it so that the least is left to be fetched, and SiloD's ways of sharing build on it: [`fifo`] and [`sjf`] share
-//! the link fairly, [`max_min`] lets no job fall behind. [`in_order`] gives the link to the first that asks, [`by_aiv`] is
-//! iCACHE's way. [`at_present`] divides among jobs that run, by what is cached of each now.
+//! divides it so that the least is left to be fetched, and SiloD's ways of sharing build on it: [`fifo`] and [`sjf`]
+//! share the link fairly, [`max_min`] raises the job that is worst off. [`in_order`] gives the link to the first that
+//! asks, [`by_aiv`] is iCACHE's way. [`at_present`] divides among jobs that run, by what is cached of each now.
 
 mod aiv;
 mod curve;

@@ -41,7 +41,7 @@ pub enum Way<'a> {
     EqualSplit,
 }
 
-/// Who gets what from now on. The whole link is given away: what the jobs do not want at the moment goes to all alike.
+/// The division from now on. The whole link is given away: the jobs share alike what none of them wants at the moment.
 pub fn at_present(cluster: &Cluster, way: Way<'_>, now: Present<'_>) -> Allocation {
     let jobs = cluster.jobs();
     let link = cluster.resources().bandwidth_bytes_per_s;

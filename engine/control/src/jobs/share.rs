@@ -58,17 +58,17 @@ struct Piece {
     bytes: f64,
     /// (job, hit ratio gained a byte).
     slopes: Vec<(usize, f64)>,
-    /// How much more a byte of it counts.
+    /// Factor by which its bytes count.
     counts: f64,
 }
 
 impl Pieces {
-    /// Of datasets of which nothing is cached yet.
+    /// Pieces of datasets that are not cached at all yet.
     fn cold(cluster: &Cluster) -> Self {
         Self::of(cluster, &vec![0.0; cluster.datasets().len()], 1.0)
     }
 
-    /// Of datasets of which some bytes are cached already, each of which counts `keeps` times.
+    /// Pieces where some bytes of each dataset are cached already. Those count `keeps` times.
     pub(super) fn of(cluster: &Cluster, resident_bytes: &[f64], keeps: f64) -> Self {
         let mut readers_of: Vec<Vec<(usize, &HitCurve)>> = vec![Vec::new(); cluster.datasets().len()];
         for (number, job) in cluster.jobs().iter().enumerate() {

@@ -35,7 +35,7 @@ use std::ops::{AddAssign, ControlFlow};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Who sets a limit of [`Source::limit`].
+/// The origin of a limit, for [`Source::limit`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitBy {
     /// The program that opened the source.
@@ -275,8 +275,8 @@ pub trait Source: Send + Sync {
     }
 
     /// Sets the most bytes a second that are read of a store, from now on and for requests under way too; `None`: no
-    /// limit. Of the user's limit and the one from outside the lower holds. False if nothing is limited: samples in memory and in files of this machine are read at once, and of
-    /// several stores each has a limit of its own.
+    /// limit. The lower of the user's limit and the one from outside holds. False if nothing is limited: samples in
+    /// memory and in files of this machine are read at once, and of several stores each has a limit of its own.
     fn limit(&self, _bytes_per_s: Option<u64>, _by: LimitBy) -> bool {
         false
     }

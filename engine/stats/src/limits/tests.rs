@@ -9,7 +9,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Counters, Identity, Publisher, discover_in};
+use crate::{Counters, Identity, JobPage, Publisher, discover_in};
 
 fn both(limit: Option<u64>, resize: Option<u64>) -> Result<Limits, String> {
     Ok(Limits { limit, resize })
