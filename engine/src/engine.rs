@@ -13,6 +13,7 @@
 //! | `courier` | batches on their way to a GPU |
 //! | `mail` | scores on their way back from it |
 //! | `crew` | how many loader threads there are |
+//! | `outside` | limits that other programs set |
 //! | `threads` | they, started and waited for |
 //!
 //! Lock: `clock` guards the current epoch and iteration; held for a few instructions, and while an epoch is drawn.
@@ -49,6 +50,7 @@ mod order;
 mod other_ranks;
 #[cfg(test)]
 mod other_ranks_tests;
+mod outside;
 mod resume;
 mod run;
 #[cfg(test)]

@@ -7,8 +7,8 @@ use std::time::Duration;
 use lossfeed::engine::Dataset;
 use lossfeed::settings::CacheForm;
 use lossfeed::source::{
-    self, Arrays, Column, DiskTier, Form, ImageMode, Labels, OpenOptions, PieceKind, Place, PoolTier, Records, Resize,
-    Throttle, Values,
+    self, Arrays, Column, DiskTier, Form, ImageMode, Labels, LimitBy, OpenOptions, PieceKind, Place, PoolTier, Records,
+    Resize, Throttle, Values,
 };
 use lossfeed::{Dtype, Error, SampleId};
 use pyo3::prelude::*;
@@ -130,7 +130,7 @@ impl Source {
 
     /// Sets the most bytes a second that come from its store; false if it has none.
     fn limit(&self, py: Python<'_>, bytes_per_s: Option<u64>) -> PyResult<bool> {
-        outside(py, || Ok(self.dataset.source.limit(bytes_per_s)))
+        outside(py, || Ok(self.dataset.source.limit(bytes_per_s, LimitBy::User)))
     }
 
     /// Data and target of sample `id`, as they are delivered.

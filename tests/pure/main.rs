@@ -9,6 +9,7 @@ mod journal;
 mod large;
 mod pads;
 mod policies;
+mod present;
 mod queue;
 mod replays;
 mod samplers;

@@ -69,7 +69,7 @@ def here(files, tmp_path, monkeypatch):
 ELSEWHERE = {"pybind/docs/batches.md", "pybind/docs/data.md", "pybind/README.md"}
 RUN = [page for page in READ if any(blocks(page, "python")) and named(page) not in ELSEWHERE]
 #: Codes of commands that find fault, or ask for a job which is not there.
-CODES = {"doctor": {0, 1, 2}, "check": {6}}
+CODES = {"doctor": {0, 1, 2}, "check": {6}, "allocate": {0, 6}}
 
 
 @pytest.mark.parametrize("page", RUN, ids=named)

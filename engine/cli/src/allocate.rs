@@ -1,13 +1,15 @@
 //! `lossfeed allocate`: one cache and one link to the store, divided among several jobs.
 
+mod apply;
+mod live;
 mod placement;
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 
 use lossfeed_control::jobs::{
-    Allocation, Cluster, Dataset, HitCurve, Job, Resources, benefit, by_aiv, equal_split, expected_benefits, in_order,
-    max_min,
+    Allocation, Cluster, Dataset, HitCurve, Job, Resources, benefit, by_aiv, equal_split, expected_benefits, fifo,
+    in_order, max_min, sjf,
 };
 use lossfeed_control::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -44,6 +46,8 @@ struct AskedJob {
     /// Measured: seconds of batches without the cache, and with it.
     batch_s_without: Option<Vec<f64>>,
     batch_s_with: Option<Vec<f64>>,
+    /// Seconds that it would still run if it never waited: for SJF.
+    left_s: Option<f64>,
     /// GPUs that it needs, all on one node. Left out: one.
     gpus: Option<u32>,
     loading: Option<AskedLoading>,
@@ -60,13 +64,15 @@ impl AskedJob {
     }
 }
 
-/// The JSON document: `{"sharing", "datasets": [{"name", "bytes", "cache_bytes"}…], "jobs": [{"name", "dataset",
-/// "bandwidth_bytes_per_s", "hit_ratio", "rate_bytes_per_s", "share_of_ideal", "equal_split_share_of_ideal"}…]}`. Where
-/// loaders were measured, jobs have "workers" too; where there are nodes, the document has "placement": `[{"job",
-/// "runs_on", "nodes": [{"node", "score", "fetch_bytes"}…], "homeless_bytes"}…]`.
+/// The JSON document: `{"sharing", "unused_cache_bytes", "datasets": [{"name", "bytes", "cache_bytes"}…], "jobs":
+/// [{"name", "dataset", "bandwidth_bytes_per_s", "hit_ratio", "rate_bytes_per_s", "share_of_ideal",
+/// "equal_split_share_of_ideal"}…]}`. Where loaders were measured, jobs have "workers" too; where there are nodes, the
+/// document has "placement": `[{"job", "runs_on", "nodes": [{"node", "score", "fetch_bytes"}…], "homeless_bytes"}…]`.
 #[derive(Debug, Serialize)]
 struct Report {
     sharing: Sharing,
+    /// Bytes that some dataset would have use for.
+    unused_cache_bytes: f64,
     datasets: Vec<DatasetRow>,
     jobs: Vec<JobRow>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -95,6 +101,9 @@ struct JobRow {
 
 /// Runs the command and returns its exit code.
 pub(crate) fn run(args: &AllocateArgs) -> i32 {
+    if args.apply {
+        return apply::run(args);
+    }
     match divide(args) {
         Ok(report) => term::exit_code(print(&report, args.json, &mut io::stdout().lock())),
         Err(e) => term::failed(&e),
@@ -102,23 +111,24 @@ pub(crate) fn run(args: &AllocateArgs) -> i32 {
 }
 
 fn divide(args: &AllocateArgs) -> Result<Report> {
-    let told = |e: Error| Error::unreadable(format!("jobs {}", args.jobs.display())).because(e);
-    let file = File::open(&args.jobs).map_err(|e| told(Error::unreadable("cannot open it").because(e)))?;
+    let path = args.jobs.as_deref().ok_or_else(|| Error::settings("give a FILE of jobs, or --apply"))?;
+    let told = |e: Error| Error::unreadable(format!("jobs {}", path.display())).because(e);
+    let file = File::open(path).map_err(|e| told(Error::unreadable("cannot open it").because(e)))?;
     let mut text = Vec::new();
     let limited = BufReader::new(file).take(BYTES_MAX + 1).read_to_end(&mut text);
     limited.map_err(|e| told(Error::unreadable("cannot read it").because(e)))?;
     if text.len() as u64 > BYTES_MAX {
         return Err(told(Error::settings(format!("it is longer than {BYTES_MAX} bytes, too long for a list of jobs"))));
     }
-    let asked: Asked = serde_json::from_slice(&text).map_err(|e| {
-        Error::settings(format!("jobs {}: {e}; `lossfeed allocate --help` shows one", args.jobs.display()))
-    })?;
+    let asked: Asked = serde_json::from_slice(&text)
+        .map_err(|e| Error::settings(format!("jobs {}: {e}; `lossfeed allocate --help` shows one", path.display())))?;
     let of_job = |job: &AskedJob, e: Error| Error::settings(format!("job {}", job.name)).because(e);
     let measured = |job: &AskedJob| job.benefit().map_err(|e| of_job(job, e));
     let measured = asked.jobs.iter().map(measured).collect::<Result<Vec<_>>>()?;
     let loaded =
         |job: &AskedJob| job.loading.as_ref().map(AskedLoading::workers).transpose().map_err(|e| of_job(job, e));
     let workers = asked.jobs.iter().map(loaded).collect::<Result<Vec<_>>>()?;
+    let left_s: Vec<Option<f64>> = asked.jobs.iter().map(|job| job.left_s).collect();
     let gpus: Vec<u32> = asked.jobs.iter().map(|job| job.gpus.unwrap_or(1)).collect();
     let (cluster, nodes) = cluster(asked)?;
     let placement = if nodes.is_empty() { Vec::new() } else { placed(&nodes, &cluster, &gpus)? };
@@ -130,6 +140,8 @@ fn divide(args: &AllocateArgs) -> Result<Report> {
             by_aiv(&cluster, &benefits)?
         }
         Sharing::MaxMin => max_min(&cluster),
+        Sharing::Fifo => fifo(&cluster),
+        Sharing::Sjf => sjf(&cluster, &seconds_left(&cluster, &left_s)?),
         Sharing::InOrder => in_order(&cluster),
         Sharing::EqualSplit => equal_split(&cluster),
     };
@@ -137,6 +149,17 @@ fn divide(args: &AllocateArgs) -> Result<Report> {
     report.jobs.iter_mut().zip(workers).for_each(|(row, workers)| row.workers = workers);
     report.placement = placement;
     Ok(report)
+}
+
+/// The seconds left of every job, for SJF.
+fn seconds_left(cluster: &Cluster, left_s: &[Option<f64>]) -> Result<Vec<f64>> {
+    let one = |(job, left_s): (&Job, &Option<f64>)| {
+        let given = left_s.filter(|left_s| left_s.is_finite() && *left_s >= 0.0);
+        given.ok_or_else(|| {
+            Error::settings(format!("job {}: --sharing sjf needs \"left_s\", the seconds it would still run", job.name))
+        })
+    };
+    cluster.jobs().iter().zip(left_s).map(one).collect()
 }
 
 fn cluster(asked: Asked) -> Result<(Cluster, Vec<AskedNode>)> {
@@ -179,6 +202,7 @@ fn report(sharing: Sharing, cluster: &Cluster, allocation: &Allocation) -> Repor
         |(of, &cache_bytes): (&Dataset, &f64)| DatasetRow { name: of.name.clone(), bytes: of.bytes, cache_bytes };
     Report {
         sharing,
+        unused_cache_bytes: allocation.unused(cluster),
         datasets: cluster.datasets().iter().zip(&allocation.cache_bytes).map(dataset).collect(),
         jobs: cluster.jobs().iter().enumerate().map(job).collect(),
         placement: Vec::new(),
@@ -208,6 +232,13 @@ fn print(report: &Report, json: bool, out: &mut impl Write) -> io::Result<i32> {
         writeln!(out, "{name:<24} {link:>10.1} {hit:>7.1} {rate:>10.1} {ideal:>7.1} {equal:>7.1}")?;
     }
     writeln!(out, "ideal%: of the rate of a job that never waits. equal%: the same under an equal split.")?;
+    if report.unused_cache_bytes > 0.01 * cached(report) {
+        writeln!(
+            out,
+            "{:.2} GB of the cache stay unused, though datasets have use for them.",
+            report.unused_cache_bytes / 1e9
+        )?;
+    }
     for row in &report.jobs {
         let Some(workers) = row.workers else { continue };
         writeln!(out, "{}: {workers} workers", lossfeed_control::printable(&row.name))?;
@@ -215,6 +246,10 @@ fn print(report: &Report, json: bool, out: &mut impl Write) -> io::Result<i32> {
     placement::print(&report.placement, out)?;
     out.flush()?;
     Ok(0)
+}
+
+fn cached(report: &Report) -> f64 {
+    report.datasets.iter().map(|row| row.cache_bytes).sum()
 }
 
 #[cfg(test)]

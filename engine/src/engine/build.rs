@@ -6,7 +6,7 @@ use super::lead::Leading;
 use super::run::Clock;
 use super::threads::Threads;
 use super::tuning::Tuning;
-use super::{CopyChoice, Dataset, Engine, copy_cost, keeping};
+use super::{CopyChoice, Dataset, Engine, copy_cost, keeping, outside};
 use crate::arena::Arena;
 use crate::cache::Cache;
 use crate::control::{BufferSetup, Control, Drawing, STAND_INS};
@@ -227,13 +227,22 @@ impl Checked {
         };
         let processors = std::thread::available_parallelism().map_or(0, |n| n.get() as u64);
         Counters::set(&counters.processors, processors);
+        Counters::set(&counters.cache_most_bytes, settings.cache_bytes);
+        if settings.stats {
+            let bytes = feed.records.total_footprint();
+            Counters::set(&counters.dataset_bytes, if bytes == u64::MAX { 0 } else { bytes });
+        }
         let publisher =
             settings.stats.then(|| Publisher::start(identity(&settings, policy_name, &feed, &*device), counters));
         // A run must not fail because nobody can watch it.
         let publisher = publisher.and_then(|p| p.inspect_err(|e| tracing::warn!("no stats page: {e}")).ok());
         feed.source.tell(&decisions);
+        let feed = Arc::new(feed);
+        if let Some(publisher) = &publisher {
+            outside::obey(&feed, publisher);
+        }
         Ok(Engine {
-            feed: Arc::new(feed),
+            feed,
             decisions,
             scale: Arc::new(Scale::new(settings.score, settings.score_kind())),
             seed: settings.seed.into(),

@@ -340,6 +340,15 @@ counters! {
     disk_bytes: Gauge, Bytes;
     /// The cache's limit in bytes.
     cache_capacity_bytes: Gauge, Bytes;
+    /// The cache's size when the loader was made: the most that its limit can be.
+    cache_most_bytes: Gauge, Bytes;
+    /// Bytes that caching the whole dataset would take. 0: unknown until its samples are read.
+    dataset_bytes: Gauge, Bytes;
+    /// Limit in bytes a second of what is read from the store, as set from outside (`lossfeed allocate --apply`, or a
+    /// pod's annotation). 0: none.
+    link_limit_bytes: Gauge, Bytes;
+    /// Limits from outside that were refused; the log says why. The last limits hold.
+    limits_refused_total: Counter, Failures;
     /// Memory allocated for cached samples, with rounding and samples still being copied.
     arena_used_bytes: Gauge, Bytes;
     /// Largest contiguous free piece of the cache's memory, to an eighth. Far below the free bytes: the memory is

@@ -14,6 +14,7 @@
 //! | `directory` | where pages lie, and whether that place can be trusted |
 //! | `process` | which process a page is of, and the time |
 //! | `publisher` | the writer and its thread |
+//! | `limits`, `limiting` | limits that other programs set: their file as an engine reads it, and as they write it |
 //! | `discover` | the reader: who runs, who ran |
 //! | `others` | the directories and engines of other users |
 //! | `sweep` | pages of engines that ended without removing them |
@@ -25,6 +26,8 @@ mod directory;
 mod discover;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod limiting;
+mod limits;
 mod numbers;
 mod others;
 mod page;
@@ -40,6 +43,7 @@ pub use derived::{
 };
 pub use directory::candidates;
 pub use discover::{Discovery, JobPage, Unreadable, discover, discover_all, discover_in};
+pub use limits::{Limits, bytes};
 pub use numbers::Numbers;
 pub use page::{Identity, Sample, steers_terminal};
 pub use publisher::Publisher;

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use super::counters::Counters;
 use super::directory::{Directory, candidates};
+use super::limits::{self, Limits, LimitsFile};
 use super::page::{self, Identity};
 use super::process::{Process, unix_ms};
 use super::sweep::sweep;
@@ -40,6 +41,22 @@ struct Shared {
     wake: Condvar,
     /// Updates written so far: gives the sequence and the place in the ring.
     seconds: Mutex<u64>,
+    /// Puts limits from outside in force.
+    obeys: Mutex<Option<Obeys>>,
+}
+
+/// Applies limits, or says why it does not.
+type Apply = Box<dyn FnMut(Limits) -> std::result::Result<(), String> + Send>;
+
+struct Obeys {
+    file: LimitsFile,
+    apply: Apply,
+}
+
+impl std::fmt::Debug for Obeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.file.fmt(f)
+    }
 }
 
 /// How often the page is rewritten.
@@ -103,6 +120,7 @@ impl Publisher {
             stopped: Mutex::new(false),
             wake: Condvar::new(),
             seconds: Mutex::new(0),
+            obeys: Mutex::new(None),
         });
         shared.publish();
         let for_thread = shared.clone();
@@ -119,6 +137,16 @@ impl Publisher {
     /// The page's file.
     pub fn path(&self) -> PathBuf {
         self.shared.directory.path.join(&self.shared.name)
+    }
+
+    /// Looks for limits from outside once a second from now on, on the publisher's thread, and has `apply` put them in
+    /// force: those of `named` if that is a file, else those beside the page. What is refused is logged and counted.
+    pub fn obey(
+        &self,
+        named: Option<PathBuf>,
+        apply: impl FnMut(Limits) -> std::result::Result<(), String> + Send + 'static,
+    ) {
+        *self.shared.obeys.lock() = Some(Obeys { file: LimitsFile::new(named), apply: Box::new(apply) });
     }
 
     /// Publishes now, besides the regular updates.
@@ -151,8 +179,22 @@ impl Shared {
         let mut stopped = self.stopped.lock();
         while !*stopped {
             if self.wake.wait_for(&mut stopped, PERIOD).timed_out() {
-                MutexGuard::unlocked(&mut stopped, || self.publish());
+                MutexGuard::unlocked(&mut stopped, || {
+                    self.look();
+                    self.publish();
+                });
             }
+        }
+    }
+
+    fn look(&self) {
+        let mut obeys = self.obeys.lock();
+        let Some(Obeys { file, apply }) = &mut *obeys else { return };
+        let Some(found) = file.look(&self.directory, &self.name) else { return };
+        if let Err(reason) = found.and_then(apply) {
+            Counters::add(&self.counters.limits_refused_total, 1);
+            let file = file.path(&self.directory, &self.name);
+            tracing::warn!(file = %file.display(), reason, "limits from outside are refused; the last ones hold");
         }
     }
 
@@ -173,6 +215,7 @@ impl Shared {
     }
 
     fn remove(&self) {
+        let _ = rustix::fs::unlinkat(&self.directory.fd, limits::name_of(&self.name), AtFlags::empty());
         let _ = rustix::fs::unlinkat(&self.directory.fd, &self.name, AtFlags::empty());
     }
 }
@@ -215,7 +258,7 @@ fn make_page(
     }
 }
 
-fn write_all(file: &OwnedFd, mut bytes: &[u8], mut at: u64) -> std::result::Result<(), Errno> {
+pub(super) fn write_all(file: &OwnedFd, mut bytes: &[u8], mut at: u64) -> std::result::Result<(), Errno> {
     while !bytes.is_empty() {
         match rustix::io::pwrite(file, bytes, at) {
             Ok(0) => return Err(Errno::NOSPC),

@@ -12,6 +12,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{AtFlags, Stat};
 
 use super::directory::{Directory, is_locked, read_exact};
+use super::limits;
 use super::page;
 use super::process::{is_gone, unix_ms};
 
@@ -35,6 +36,8 @@ pub(super) fn sweep(directory: &Directory) {
     dead.sort_by_key(|page| (page.name.ends_with(".new"), std::cmp::Reverse(page.modified_ms)));
     let now = unix_ms();
     for (place, page) in dead.iter().enumerate() {
+        // No engine reads them any more.
+        let _ = rustix::fs::unlinkat(&directory.fd, limits::name_of(&page.name), AtFlags::empty());
         let young = now.saturating_sub(page.modified_ms) < KEEP_DEAD_MS;
         if young && place < KEEP_DEAD && !page.name.ends_with(".new") {
             continue;

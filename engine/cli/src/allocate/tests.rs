@@ -10,8 +10,8 @@ const JOBS: &str = r#"{"cache_bytes": 300, "bandwidth_bytes_per_s": 60,
 fn args(text: &str, sharing: Sharing) -> (tempfile::NamedTempFile, AllocateArgs) {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), text).unwrap();
-    let jobs = file.path().to_owned();
-    (file, AllocateArgs { jobs, sharing, json: false })
+    let jobs = Some(file.path().to_owned());
+    (file, AllocateArgs { jobs, sharing, apply: false, watch: false, cache: None, bandwidth: None, json: false })
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn the_document_says_what_was_counted_by_hand() {
 
 #[test]
 fn the_table_names_everybody() {
-    for sharing in [Sharing::MaxMin, Sharing::InOrder, Sharing::EqualSplit, Sharing::Aiv] {
+    for sharing in [Sharing::MaxMin, Sharing::Fifo, Sharing::InOrder, Sharing::EqualSplit, Sharing::Aiv] {
         let (_file, args) = args(JOBS, sharing);
         let mut out = Vec::new();
         print(&divide(&args).unwrap(), false, &mut out).unwrap();
@@ -73,7 +73,8 @@ fn what_cannot_be_divided_is_refused_with_the_place() {
         assert!(error.to_string().contains(says), "{error}");
         assert_eq!(run(&args), 2, "{error}");
     }
-    let missing = AllocateArgs { jobs: "/nonexistent/jobs.json".into(), sharing: Sharing::MaxMin, json: true };
+    let (_file, args) = args(JOBS, Sharing::MaxMin);
+    let missing = AllocateArgs { jobs: Some("/nonexistent/jobs.json".into()), json: true, ..args };
     assert!(divide(&missing).unwrap_err().to_string().contains("/nonexistent/jobs.json"));
     assert_eq!(run(&missing), 1);
 }

@@ -3,12 +3,27 @@
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
+use super::units::bytes;
+
 /// `lossfeed allocate`.
 #[derive(Debug, Clone, Args)]
 pub struct AllocateArgs {
     /// Jobs, datasets and what they share, as JSON; --help shows one
-    #[arg(value_name = "FILE", long_help = JOBS_HELP)]
-    pub jobs: std::path::PathBuf,
+    #[arg(value_name = "FILE", long_help = JOBS_HELP, required_unless_present = "apply", conflicts_with = "apply")]
+    pub jobs: Option<std::path::PathBuf>,
+    /// Divide among the jobs that run on this machine, and have their loaders obey; without --watch the limits hold
+    /// until the jobs end
+    #[arg(long, requires_all = ["cache", "bandwidth"])]
+    pub apply: bool,
+    /// Keep watching: jobs that come, go and change; the limits are taken back at the end
+    #[arg(long, requires = "apply")]
+    pub watch: bool,
+    /// Memory that all caches may take together, as in 64GiB
+    #[arg(long, value_name = "SIZE", value_parser = bytes, requires = "apply")]
+    pub cache: Option<u64>,
+    /// Bytes a second that all jobs may read from the store together, as in 200MB
+    #[arg(long, value_name = "SIZE", value_parser = bytes, requires = "apply")]
+    pub bandwidth: Option<u64>,
     /// Who comes first
     #[arg(long, value_enum, value_name = "WAY", default_value = "max-min")]
     pub sharing: Sharing,
@@ -34,6 +49,10 @@ pub struct FormsArgs {
 pub enum Sharing {
     /// Nobody falls behind: the largest common multiple of what an equal split would give
     MaxMin,
+    /// Cache where a byte saves most, and a fair link: SiloD under FIFO
+    Fifo,
+    /// Cache to the jobs with the least work and the least need first, and a fair link: SiloD under SJF
+    Sjf,
     /// Cache where a byte saves most; the link to the jobs in their order, each as much as it can use
     InOrder,
     /// The same part of both for every job
@@ -83,7 +102,7 @@ const JOBS_HELP: &str = concat!(
     "[[bytes cached, hit ratio], …] as measured of it; left out, it reads plain epochs, and hits what is ",
     "cached of its dataset. For --sharing aiv it may bring \"batch_s_without\" and \"batch_s_with\", the ",
     "seconds of 20 batches each without and with the cache; left out, they follow from its rate under an ",
-    "equal split.\n\n",
+    "equal split. --sharing sjf needs \"left_s\" of each job, the seconds it would still run if it never waited.\n\n",
     "With \"nodes\": [{\"name\": \"m1\", \"gpus\": 8, \"free_bytes\": 2e12, \"holds\": {\"imagenet\": ",
     "5e10}}, …] the jobs are also placed by DLCache's score, one after the other: on which node each runs ",
     "(\"gpus\" of a job; left out, 1), and which nodes fetch how much of its dataset. This is apart from the ",

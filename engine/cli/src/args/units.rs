@@ -1,5 +1,7 @@
 //! Numbers with and without units, as people type them.
 
+pub use lossfeed_stats::bytes;
+
 /// A finite number above zero.
 ///
 /// # Errors
@@ -43,30 +45,6 @@ pub fn seconds(text: &str) -> Result<f64, String> {
     match number.parse::<f64>() {
         Ok(x) if x >= 0.0 && x.is_finite() => Ok(x * scale),
         _ => Err("must be a time such as 2ms or 0.5s".to_owned()),
-    }
-}
-
-/// "64KiB", "20MB", "1.5GiB" or plain bytes → bytes.
-///
-/// # Errors
-/// The form that the option takes.
-pub fn bytes(text: &str) -> Result<u64, String> {
-    let (number, unit) = split_unit(text);
-    let scale = match unit.trim_end_matches("/s").to_ascii_lowercase().as_str() {
-        "" | "b" => 1.0,
-        "kb" | "k" => 1e3,
-        "mb" | "m" => 1e6,
-        "gb" | "g" => 1e9,
-        "tb" | "t" => 1e12,
-        "kib" => 1024.0,
-        "mib" => 1024.0 * 1024.0,
-        "gib" => 1024.0 * 1024.0 * 1024.0,
-        "tib" => 1024.0 * 1024.0 * 1024.0 * 1024.0,
-        _ => return Err(format!("unit {unit:?} is not one of B, kB, MB, GB, TB, KiB, MiB, GiB, TiB")),
-    };
-    match number.parse::<f64>() {
-        Ok(x) if x >= 0.0 && x * scale < u64::MAX as f64 => Ok((x * scale).round() as u64),
-        _ => Err("must be a size such as 64MiB or 20MB".to_owned()),
     }
 }
 

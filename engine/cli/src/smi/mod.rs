@@ -37,6 +37,7 @@ pub(crate) use draw::legend;
 use draw::{Look, draw};
 use snapshot::{NvmlStatus, Snapshot};
 use view::Page;
+pub(crate) use watch::rounds;
 
 /// No engine by the asked-for pid or job.
 const NOT_FOUND: i32 = 6;

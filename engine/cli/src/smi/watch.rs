@@ -44,7 +44,7 @@ pub(super) fn run(args: &SmiArgs, every_s: f64) -> io::Result<i32> {
 }
 
 /// Calls `round` with 0, 1, 2… every `every_s` seconds, `count` times or until a signal says stop.
-pub(super) fn rounds(every_s: f64, count: Option<u64>, mut round: impl FnMut(u64) -> io::Result<()>) -> io::Result<()> {
+pub(crate) fn rounds(every_s: f64, count: Option<u64>, mut round: impl FnMut(u64) -> io::Result<()>) -> io::Result<()> {
     let stop = stopped()?;
     let every = Duration::from_secs_f64(every_s);
     for k in 0..count.unwrap_or(u64::MAX) {

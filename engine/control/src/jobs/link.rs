@@ -6,6 +6,17 @@ pub fn fill(wanted: &[f64], weights: &[f64], total: f64) -> Vec<f64> {
     Filler::default().fill(wanted, weights, total)
 }
 
+/// One after the other, each as much as it wants.
+pub(super) fn in_turns(wanted: &[f64], total: f64) -> Vec<f64> {
+    let mut left = total;
+    let take = |&wanted: &f64| {
+        let given = wanted.min(left);
+        left -= given;
+        given
+    };
+    wanted.iter().map(take).collect()
+}
+
 /// [`fill`] for amounts that change little from one call to the next: it begins with the order of the last call, and a
 /// sort of what is nearly in order takes one pass. The results are the same to the last bit.
 #[derive(Debug, Default)]

@@ -6,14 +6,16 @@
 //! nobody before its use; here every job may bring the [`HitCurve`] that was measured of it.
 //!
 //! Cache is given to datasets, not to jobs: jobs that read the same one share what is cached of it. [`cache_for`]
-//! divides it so that the least is left to be fetched, and both ways of sharing build on it: [`in_order`] gives the
-//! link to the first who asks, [`max_min`] lets nobody fall behind. [`by_aiv`] is iCACHE's way instead.
+//! divides it so that the least is left to be fetched, and SiloD's ways of sharing build on it: [`fifo`] and [`sjf`]
+//! share the link fairly, [`max_min`] raises the job that is worst off. [`in_order`] gives the link to the first that
+//! asks, [`by_aiv`] is iCACHE's way. [`at_present`] divides among jobs that run, by what is cached of each now.
 
 mod aiv;
 mod curve;
 mod dlcache;
 mod form;
 mod link;
+mod present;
 mod share;
 
 pub use aiv::{BENEFIT_MIN, PROBE_BATCHES, aggregated, benefit, by_aiv, expected_benefits};
@@ -21,7 +23,10 @@ pub use curve::HitCurve;
 pub use dlcache::{Loading, NodeView, Placement, place, placement_scores, workers};
 pub use form::{Form, Forms, Means, Samples, choose_forms};
 pub use link::{Filler, fill};
-pub use share::{Allocation, Fair, cache_for, equal_split, in_order, max_min, max_min_within, rate};
+pub use present::{Present, Way, at_present};
+pub use share::{
+    Allocation, Fair, cache_for, equal_split, fifo, in_order, least_share, max_min, max_min_within, rate, sjf,
+};
 
 use serde::{Deserialize, Serialize};
 

@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use super::{Cluster, HitCurve, Job};
+use super::link::{fill, in_turns};
+use super::{Cluster, HitCurve, Job, Resources};
 
 /// Who gets what.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -14,6 +15,12 @@ pub struct Allocation {
 }
 
 impl Allocation {
+    /// Bytes of the cache that it leaves unused although some dataset would have use for them.
+    pub fn unused(&self, cluster: &Cluster) -> f64 {
+        let useful: f64 = cluster.datasets().iter().map(|dataset| dataset.bytes).sum();
+        (useful.min(cluster.resources().cache_bytes) - self.cache_bytes.iter().sum::<f64>()).max(0.0)
+    }
+
     /// The rate of each job under it, in bytes a second.
     pub fn rates(&self, cluster: &Cluster) -> Vec<f64> {
         let one = |(job, &bandwidth): (&Job, &f64)| rate(job, self.cache_bytes[job.dataset], bandwidth);
@@ -33,12 +40,12 @@ pub fn rate(job: &Job, cached: f64, bandwidth: f64) -> f64 {
 /// pieces first is exact: SiloD's greedy division, with every job's own curve. Takes the square of the pieces that the
 /// jobs of one dataset have together; curves have few.
 pub fn cache_for(cluster: &Cluster, rates: &[f64]) -> Vec<f64> {
-    Pieces::of(cluster).cache_for(rates)
+    Pieces::cold(cluster).cache_for(rates)
 }
 
 /// The straight pieces of what the jobs of each dataset save together; they stay the same at all rates.
 #[derive(Debug)]
-struct Pieces {
+pub(super) struct Pieces {
     datasets: usize,
     cache_bytes: f64,
     /// In the order of each dataset's bytes.
@@ -51,10 +58,18 @@ struct Piece {
     bytes: f64,
     /// (job, hit ratio gained a byte).
     slopes: Vec<(usize, f64)>,
+    /// Factor by which its bytes count.
+    counts: f64,
 }
 
 impl Pieces {
-    fn of(cluster: &Cluster) -> Self {
+    /// Pieces of datasets that are not cached at all yet.
+    fn cold(cluster: &Cluster) -> Self {
+        Self::of(cluster, &vec![0.0; cluster.datasets().len()], 1.0)
+    }
+
+    /// Pieces where some bytes of each dataset are cached already. Those count `keeps` times.
+    pub(super) fn of(cluster: &Cluster, resident_bytes: &[f64], keeps: f64) -> Self {
         let mut readers_of: Vec<Vec<(usize, &HitCurve)>> = vec![Vec::new(); cluster.datasets().len()];
         for (number, job) in cluster.jobs().iter().enumerate() {
             readers_of[job.dataset].push((number, &job.hits));
@@ -63,8 +78,8 @@ impl Pieces {
         for (number, (dataset, readers)) in cluster.datasets().iter().zip(readers_of).enumerate() {
             let ends = readers.iter().flat_map(|(_, curve)| curve.pieces().map(|piece| piece.1));
             let mut corners: Vec<f64> = ends.collect();
-            corners.push(dataset.bytes);
-            corners.retain(|&bytes| bytes <= dataset.bytes);
+            corners.extend([dataset.bytes, resident_bytes[number]]);
+            corners.retain(|&bytes| 0.0 < bytes && bytes <= dataset.bytes);
             corners.sort_by(f64::total_cmp);
             corners.dedup();
             let mut from = 0.0;
@@ -74,15 +89,18 @@ impl Pieces {
                     let found = curve.pieces().find(|piece| piece.0 <= middle && middle < piece.1);
                     (job, found.map_or(0.0, |piece| piece.2))
                 };
-                pieces.push(Piece { dataset: number, bytes: to - from, slopes: readers.iter().map(slope).collect() });
+                let counts = if to <= resident_bytes[number] { keeps } else { 1.0 };
+                let slopes = readers.iter().map(slope).collect();
+                pieces.push(Piece { dataset: number, bytes: to - from, slopes, counts });
                 from = to;
             }
         }
         Self { datasets: cluster.datasets().len(), cache_bytes: cluster.resources().cache_bytes, pieces }
     }
 
-    fn cache_for(&self, rates: &[f64]) -> Vec<f64> {
-        let saved = |piece: &Piece| piece.slopes.iter().map(|&(job, slope)| rates[job] * slope).sum::<f64>();
+    pub(super) fn cache_for(&self, rates: &[f64]) -> Vec<f64> {
+        let saved =
+            |piece: &Piece| piece.counts * piece.slopes.iter().map(|&(job, slope)| rates[job] * slope).sum::<f64>();
         let mut steepest: Vec<(f64, &Piece)> = self.pieces.iter().map(|piece| (saved(piece), piece)).collect();
         // Stable: the pieces of a dataset stay in their order.
         steepest.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -107,18 +125,70 @@ fn fetched(cluster: &Cluster, rates: &[f64], cached: &[f64]) -> Vec<f64> {
 }
 
 /// Cache by [`cache_for`] at ideal rates; the link goes to the jobs in their order, each as much as it can use. With
-/// jobs in order of arrival that is SiloD's FIFO; in order of what is left of them, its shortest job first.
+/// jobs in order of arrival that is what Gavel's code calls SiloD; the paper's own FIFO is [`fifo`].
 pub fn in_order(cluster: &Cluster) -> Allocation {
     let ideal: Vec<f64> = cluster.jobs().iter().map(|job| job.ideal_bytes_per_s).collect();
     let cache_bytes = cache_for(cluster, &ideal);
-    let mut left = cluster.resources().bandwidth_bytes_per_s;
-    let take = |wanted: f64| {
-        let given = wanted.min(left);
-        left -= given;
-        given
-    };
-    let bandwidth_bytes_per_s = fetched(cluster, &ideal, &cache_bytes).into_iter().map(take).collect();
+    let wanted = fetched(cluster, &ideal, &cache_bytes);
+    let bandwidth_bytes_per_s = in_turns(&wanted, cluster.resources().bandwidth_bytes_per_s);
     Allocation { cache_bytes, bandwidth_bytes_per_s }
+}
+
+/// Cache by [`cache_for`] at ideal rates, SiloD's Algorithm 2; of the link each job gets the same part, and none more
+/// than it can use.
+pub fn fifo(cluster: &Cluster) -> Allocation {
+    let ideal: Vec<f64> = cluster.jobs().iter().map(|job| job.ideal_bytes_per_s).collect();
+    fair_link(cluster, cache_for(cluster, &ideal))
+}
+
+/// SiloD's multi-resource SJF (Eq. 7): cache goes to the jobs with the lowest scores first, each as much as makes its
+/// score lowest. The link is as in [`fifo`]. `left_s`: the seconds that each job would still run if it never waited.
+pub fn sjf(cluster: &Cluster, left_s: &[f64]) -> Allocation {
+    fair_link(cluster, cache_in_order_of_score(cluster, left_s))
+}
+
+fn fair_link(cluster: &Cluster, cache_bytes: Vec<f64>) -> Allocation {
+    let ideal: Vec<f64> = cluster.jobs().iter().map(|job| job.ideal_bytes_per_s).collect();
+    let wanted = fetched(cluster, &ideal, &cache_bytes);
+    let link = cluster.resources().bandwidth_bytes_per_s;
+    Allocation { bandwidth_bytes_per_s: fill(&wanted, &vec![1.0; wanted.len()], link), cache_bytes }
+}
+
+/// The least sum of the shares of cache and link that a job needs to run at its ideal rate, and the bytes of cache at
+/// which it is least. With the share of the GPUs, times its seconds, that is SiloD's score of it (Eq. 7).
+///
+/// Slower than ideal is never less: GPUs and cache are then held longer for the same bytes. Between two corners of the
+/// curve the sum is a straight line, so the least is at a corner, or where the whole cache is the job's own.
+pub fn least_share(hits: &HitCurve, ideal_bytes_per_s: f64, dataset_bytes: f64, resources: Resources) -> (f64, f64) {
+    let most = dataset_bytes.min(resources.cache_bytes);
+    let part = |of: f64, total: f64| if of <= 0.0 { 0.0 } else { of / total };
+    let with = |cached: f64| {
+        let link = part(ideal_bytes_per_s * (1.0 - hits.at(cached)), resources.bandwidth_bytes_per_s);
+        (part(cached, resources.cache_bytes) + link, cached)
+    };
+    let corners = hits.pieces().map(|piece| piece.1).filter(|&bytes| bytes < most);
+    corners.chain([0.0, most]).map(with).fold((f64::INFINITY, 0.0), |a, b| if b.0 < a.0 { b } else { a })
+}
+
+/// See [`sjf`]. What is left when every job has what it asked for goes where a byte saves most.
+pub(super) fn cache_in_order_of_score(cluster: &Cluster, left_s: &[f64]) -> Vec<f64> {
+    let (jobs, datasets, resources) = (cluster.jobs(), cluster.datasets(), cluster.resources());
+    let score = |(job, left_s): (&Job, &f64)| {
+        let (share, bytes) = least_share(&job.hits, job.ideal_bytes_per_s, datasets[job.dataset].bytes, resources);
+        (share * left_s, job.dataset, bytes)
+    };
+    let mut asked: Vec<(f64, usize, f64)> = jobs.iter().zip(left_s).map(score).collect();
+    asked.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let ideal: Vec<f64> = jobs.iter().map(|job| job.ideal_bytes_per_s).collect();
+    let greedy = cache_for(cluster, &ideal).into_iter().enumerate().map(|(dataset, bytes)| (0.0, dataset, bytes));
+    let mut left = resources.cache_bytes;
+    let mut cached = vec![0.0_f64; datasets.len()];
+    for (_, dataset, bytes) in asked.into_iter().chain(greedy) {
+        let more = (bytes - cached[dataset]).clamp(0.0, left);
+        cached[dataset] += more;
+        left -= more;
+    }
+    cached
 }
 
 /// Each of n jobs gets an n-th of the link, and brings an n-th of the cache to its dataset: what nobody has to decide,
@@ -163,7 +233,11 @@ pub struct Fair {
 
 /// The same, with a factor that is at most this part of it below the largest.
 pub fn max_min_within(cluster: &Cluster, within: f64) -> Fair {
-    let pieces = Pieces::of(cluster);
+    max_min_of(cluster, &Pieces::cold(cluster), within)
+}
+
+/// The same, where some of the cluster's bytes may be cached already.
+pub(super) fn max_min_of(cluster: &Cluster, pieces: &Pieces, within: f64) -> Fair {
     let equal = equal_split(cluster).rates(cluster);
     let jobs = cluster.jobs();
     let worth: Vec<f64> =

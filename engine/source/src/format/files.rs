@@ -7,7 +7,7 @@ use crate::format::checksums;
 use crate::format::reader::Reader;
 use crate::options::OpenOptions;
 use crate::sample::Piece;
-use crate::sample::{Decisions, Fields, Fingerprint, Form, Payload, Source, Traffic};
+use crate::sample::{Decisions, Fields, Fingerprint, Form, LimitBy, Payload, Source, Traffic};
 use crate::types::{SampleId, TensorSpec};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -155,8 +155,8 @@ impl<R: Reader> Source for Files<R> {
     fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
         self.fetch_by(u64::MAX, &|| false, ids, sink);
     }
-    fn limit(&self, bytes_per_s: Option<u64>) -> bool {
-        self.reader.limit(bytes_per_s)
+    fn limit(&self, bytes_per_s: Option<u64>, by: LimitBy) -> bool {
+        self.reader.limit(bytes_per_s, by)
     }
     fn answers(&self) -> Option<(u64, u64)> {
         self.reader.answers()

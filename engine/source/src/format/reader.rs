@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::error::Result;
 use crate::format::catalog::Catalog;
-use crate::sample::{Decisions, Traffic};
+use crate::sample::{Decisions, LimitBy, Traffic};
 use crate::types::SampleId;
 
 /// Brings the bytes of catalogued samples.
@@ -28,7 +28,7 @@ pub(crate) trait Reader: Send + Sync {
     }
 
     /// As [`Source::limit`](crate::sample::Source::limit).
-    fn limit(&self, _bytes_per_s: Option<u64>) -> bool {
+    fn limit(&self, _bytes_per_s: Option<u64>, _by: LimitBy) -> bool {
         false
     }
 

@@ -22,7 +22,7 @@ use crate::format::runs::{Run, Wish, in_a_row_bytes, runs};
 use crate::request::identity::Mark;
 use crate::request::link::Worth;
 use crate::request::store::{Store, Wanted};
-use crate::sample::{Decisions, Traffic};
+use crate::sample::{Decisions, LimitBy, Traffic};
 use crate::types::SampleId;
 
 /// Time between two questions whether a waiting caller still wants its samples.
@@ -166,8 +166,8 @@ impl Reader for StoreReader {
         self.0.store.health.budget()
     }
 
-    fn limit(&self, bytes_per_s: Option<u64>) -> bool {
-        self.0.store.limit(bytes_per_s);
+    fn limit(&self, bytes_per_s: Option<u64>, by: LimitBy) -> bool {
+        self.0.store.limit(bytes_per_s, by);
         true
     }
 

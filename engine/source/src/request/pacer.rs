@@ -13,6 +13,7 @@
 
 use std::time::Duration;
 
+use crate::sample::LimitBy;
 use lossfeed_sync::Mutex;
 // A clock that tests turn.
 use tokio::time::Instant;
@@ -28,6 +29,8 @@ const IN_FORCE: Duration = Duration::from_secs(1);
 const BYTE: u128 = 1_000_000_000;
 
 pub(crate) struct Pacer {
+    /// The user's limit and the one from outside; held while they are put in force.
+    limits: Mutex<[Option<u64>; 2]>,
     sent: Queue,
     came: Queue,
 }
@@ -63,11 +66,17 @@ impl Line {
 impl Pacer {
     /// `None`: no limit.
     pub(crate) fn new(bytes_per_s: Option<u64>) -> Self {
-        Self { sent: Queue::new(bytes_per_s), came: Queue::new(bytes_per_s) }
+        Self { limits: Mutex::new([bytes_per_s, None]), sent: Queue::new(bytes_per_s), came: Queue::new(bytes_per_s) }
     }
 
-    /// Sets the rate from `now` on, for those who wait too.
-    pub(crate) fn limit(&self, bytes_per_s: Option<u64>, now: Instant) {
+    /// Sets the rate from `now` on, for those who wait too: the lower of the two limits.
+    pub(crate) fn limit(&self, bytes_per_s: Option<u64>, by: LimitBy, now: Instant) {
+        let mut limits = self.limits.lock();
+        match by {
+            LimitBy::User => limits[0] = bytes_per_s,
+            LimitBy::Outside => limits[1] = bytes_per_s,
+        }
+        let bytes_per_s = limits.iter().flatten().min().copied();
         self.sent.limit(bytes_per_s, now);
         self.came.limit(bytes_per_s, now);
     }
@@ -250,6 +259,25 @@ mod tests {
         assert_eq!(queue.left(next, now + ms(400)), ms(1000));
     }
 
+    #[test]
+    fn of_two_limits_the_lower_holds_and_each_is_taken_back_by_itself() {
+        use LimitBy::{Outside, User};
+        let (pacer, now) = (Pacer::new(Some(500)), Instant::now());
+        let sets = [
+            (Some(100), Outside, Some(100)),
+            (Some(50), User, Some(50)),
+            (Some(900), User, Some(100)),
+            (Some(2000), Outside, Some(900)),
+            (None, User, Some(2000)),
+            (None, Outside, None),
+            (Some(7), User, Some(7)),
+        ];
+        for (rate, by, holds) in sets {
+            pacer.limit(rate, by, now);
+            assert_eq!(pacer.bytes_per_s(), holds, "{by:?} {rate:?}");
+        }
+    }
+
     /// There is always more to ask for, each request is answered after 5 to 15 ms, and as many may be in flight as is
     /// said.
     struct Demand {
@@ -296,7 +324,7 @@ mod tests {
         assert!(unlimited > 100 << 20, "{unlimited}");
         for (rate, lanes_before, lanes) in [(4_000_000, 60, 12), (1_000_000, 12, 4), (8_000_000, 60, 30)] {
             demand.lanes.store(lanes_before, Relaxed);
-            demand.pacer.limit(Some(rate), Instant::now());
+            demand.pacer.limit(Some(rate), LimitBy::User, Instant::now());
             tokio::time::sleep(ms(1000)).await;
             demand.lanes.store(lanes, Relaxed);
             let before = demand.so_far();

@@ -33,7 +33,7 @@ use crate::request::pacer::Pacer;
 use crate::request::retry::{Failure, Health};
 use crate::request::whole::{Wholes, says_nothing};
 use crate::runtime;
-use crate::sample::Decisions;
+use crate::sample::{Decisions, LimitBy};
 use crate::stop::Stop;
 
 /// Requests to one store.
@@ -131,8 +131,8 @@ impl Store {
     }
 
     /// Sets the most bytes a second that come from here, for requests under way too; `None`: no limit.
-    pub(crate) fn limit(&self, bytes_per_s: Option<u64>) {
-        self.pacer.limit(bytes_per_s, tokio::time::Instant::now());
+    pub(crate) fn limit(&self, bytes_per_s: Option<u64>, by: LimitBy) {
+        self.pacer.limit(bytes_per_s, by, tokio::time::Instant::now());
     }
 
     /// Runs `work` on the calling thread, to its end or until the opening is stopped.

@@ -37,6 +37,15 @@ use std::ops::{AddAssign, ControlFlow};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The origin of a limit, for [`Source::limit`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LimitBy {
+    /// The program that opened the source.
+    User,
+    /// Another program, which divides the link among several runs.
+    Outside,
+}
+
 /// What a source's payloads are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Form {
@@ -264,9 +273,9 @@ pub trait Source: Send + Sync {
     }
 
     /// Sets the most bytes a second that are read of a store, from now on and for requests under way too; `None`: no
-    /// limit. False if nothing is limited: samples in memory and in files of this machine are read at once, and of
-    /// several stores each has a limit of its own.
-    fn limit(&self, _bytes_per_s: Option<u64>) -> bool {
+    /// limit. The lower of the user's limit and the one from outside holds. False if nothing is limited: samples in
+    /// memory and in files of this machine are read at once, and of several stores each has a limit of its own.
+    fn limit(&self, _bytes_per_s: Option<u64>, _by: LimitBy) -> bool {
         false
     }
 

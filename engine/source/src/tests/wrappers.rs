@@ -161,8 +161,8 @@ impl Source for Odd {
     fn in_turn(&self) -> bool {
         true
     }
-    fn limit(&self, bytes_per_s: Option<u64>) -> bool {
-        self.hears(format!("limit {bytes_per_s:?}"));
+    fn limit(&self, bytes_per_s: Option<u64>, by: LimitBy) -> bool {
+        self.hears(format!("limit {bytes_per_s:?} {by:?}"));
         true
     }
     fn doubt(&self, ids: &[SampleId]) {
@@ -316,7 +316,7 @@ fn a_subset_answers_as_what_it_wraps() {
     let subset = Subset::new(odd.clone(), vec![3, 0, 4]).unwrap();
     let places = [3, 0, 4].map(|id| (Arc::clone(&odd), id));
     answers_as_what_it_wraps(&subset, &places, &[Arc::clone(&odd)]);
-    assert!(subset.limit(Some(5)) && odd.heard() == ["limit Some(5)"]);
+    assert!(subset.limit(Some(5), LimitBy::Outside) && odd.heard() == ["limit Some(5) Outside"]);
     assert_eq!(subset.request_bytes(), 1000);
     assert_eq!((subset.requests_ahead(), subset.disk(), subset.circuit()), (11, odd.disk(), odd.circuit()));
     assert_eq!(subset.pool(), odd.pool());
@@ -333,7 +333,7 @@ fn a_concatenation_answers_as_what_it_wraps() {
     let of = |odd: &Arc<Odd>| (0..SAMPLES).map(|id| (Arc::clone(odd), id)).collect::<Vec<_>>();
     answers_as_what_it_wraps(&concat, &[of(&one), of(&two)].concat(), &[one.clone(), two.clone()]);
     // Of several stores each has a limit of its own.
-    assert!(!concat.limit(Some(5)) && one.heard().is_empty() && two.heard().is_empty());
+    assert!(!concat.limit(Some(5), LimitBy::User) && one.heard().is_empty() && two.heard().is_empty());
     assert_eq!(concat.request_bytes(), 1500, "of parts of one length");
     assert_eq!((concat.requests_ahead(), concat.parts().unwrap().len()), (11 + 12, 2));
     assert_eq!(concat.disk(), Some(Numbers { hits: 3, misses: 14, ..Numbers::default() }));
@@ -350,7 +350,7 @@ fn a_source_with_a_tier_answers_as_what_it_wraps() {
     let tiered = Tiered::new(odd.clone(), Empty(Counted::Disk(Numbers { hits: 40, ..Numbers::default() })), None);
     let places: Vec<_> = (0..SAMPLES).map(|id| (Arc::clone(&odd), id)).collect();
     answers_as_what_it_wraps(&tiered, &places, &[Arc::clone(&odd)]);
-    assert!(tiered.limit(None) && odd.heard() == ["limit None"]);
+    assert!(tiered.limit(None, LimitBy::User) && odd.heard() == ["limit None User"]);
     assert_eq!(tiered.request_bytes(), 1000);
     assert_eq!((tiered.requests_ahead(), tiered.digest(), tiered.describe()), (11, odd.digest(), odd.describe()));
     // The tier's own.

@@ -8,7 +8,7 @@ use lossfeed_disk::Numbers;
 
 use crate::error::{Error, Result};
 use crate::sample::{
-    CircuitNumbers, Decisions, Fingerprint, Form, Payload, Piece, PieceKind, PoolNumbers, Source, Traffic,
+    CircuitNumbers, Decisions, Fingerprint, Form, LimitBy, Payload, Piece, PieceKind, PoolNumbers, Source, Traffic,
 };
 use crate::types::{MAX_SAMPLES, SampleId, TensorSpec};
 
@@ -272,7 +272,7 @@ impl Source for Concat {
         }
     }
     /// Of several stores each has a limit of its own.
-    fn limit(&self, _: Option<u64>) -> bool {
+    fn limit(&self, _: Option<u64>, _: LimitBy) -> bool {
         false
     }
     /// Those of the slowest part.

@@ -9,7 +9,9 @@ use lossfeed_disk::Numbers;
 
 use crate::error::{Error, Result};
 use crate::random::{Purpose, generator, shuffle};
-use crate::sample::{CircuitNumbers, Decisions, Fingerprint, Form, Payload, Piece, PoolNumbers, Source, Traffic};
+use crate::sample::{
+    CircuitNumbers, Decisions, Fingerprint, Form, LimitBy, Payload, Piece, PoolNumbers, Source, Traffic,
+};
 use crate::types::{SampleId, TensorSpec};
 
 /// Sample k is sample `ids[k]` of the inner source.
@@ -200,8 +202,8 @@ impl Source for Subset {
             self.inner.fetch(&inner, &mut |k, answer| sink(places[k], answer));
         }
     }
-    fn limit(&self, bytes_per_s: Option<u64>) -> bool {
-        self.inner.limit(bytes_per_s)
+    fn limit(&self, bytes_per_s: Option<u64>, by: LimitBy) -> bool {
+        self.inner.limit(bytes_per_s, by)
     }
     fn answers(&self) -> Option<(u64, u64)> {
         self.inner.answers()

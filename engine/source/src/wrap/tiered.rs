@@ -16,7 +16,9 @@ use lossfeed_sync::Mutex;
 
 use crate::error::Result;
 use crate::process::Process;
-use crate::sample::{CircuitNumbers, Decisions, Form, Listeners, Payload, Piece, PoolNumbers, Source, Traffic};
+use crate::sample::{
+    CircuitNumbers, Decisions, Form, LimitBy, Listeners, Payload, Piece, PoolNumbers, Source, Traffic,
+};
 use crate::tune::circuit::{Change, Circuit, Leave, Outcome, PROBE_SAMPLES, State, Why};
 use crate::tune::decided::Knob;
 use crate::types::{SampleId, TensorSpec};
@@ -379,8 +381,8 @@ impl<T: Tier> Source for Tiered<T> {
     fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
         self.fetch_by(u64::MAX, &|| false, ids, sink);
     }
-    fn limit(&self, bytes_per_s: Option<u64>) -> bool {
-        self.source.limit(bytes_per_s)
+    fn limit(&self, bytes_per_s: Option<u64>, by: LimitBy) -> bool {
+        self.source.limit(bytes_per_s, by)
     }
     fn answers(&self) -> Option<(u64, u64)> {
         self.source.answers()

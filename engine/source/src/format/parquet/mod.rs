@@ -35,7 +35,7 @@ use crate::format::catalog::{Catalog, file_name};
 use crate::format::files::out_of_range;
 use crate::format::reader::Reader;
 use crate::sample::payload::{self, TailPart};
-use crate::sample::{Decisions, Fields, Fingerprint, Form, Payload, Piece, SIZE_UNKNOWN, Source, Traffic};
+use crate::sample::{Decisions, Fields, Fingerprint, Form, LimitBy, Payload, Piece, SIZE_UNKNOWN, Source, Traffic};
 use crate::types::{MAX_SAMPLES, SampleId, TensorSpec};
 
 /// The units of one column, in the order of rows.
@@ -312,8 +312,8 @@ impl<R: Reader> Source for Parquet<R> {
         digest.add(bytemuck::cast_slice(&self.labels));
         digest.finish()
     }
-    fn limit(&self, bytes_per_s: Option<u64>) -> bool {
-        self.reader.limit(bytes_per_s)
+    fn limit(&self, bytes_per_s: Option<u64>, by: LimitBy) -> bool {
+        self.reader.limit(bytes_per_s, by)
     }
     fn answers(&self) -> Option<(u64, u64)> {
         self.reader.answers()
