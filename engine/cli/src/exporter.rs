@@ -16,7 +16,10 @@ use crate::term;
 
 /// Connections at a time; further ones wait in the kernel's queue.
 const CONNECTIONS: usize = 512;
-/// The time of a connection, from its first byte to its last: a slow client holds nothing longer.
+/// Time for a request's head. It is short: idle connections that take every place give them back well within the ten
+/// seconds that Prometheus waits for a scrape.
+const HEAD_PATIENCE: Duration = Duration::from_secs(1);
+/// Time of a connection, from its first byte to its last: a slow client holds nothing longer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest head of a request.
 const HEAD_BYTES: usize = 8192;
@@ -50,19 +53,25 @@ async fn serve(args: &ExporterArgs) -> io::Result<std::convert::Infallible> {
     }
 }
 
-/// Reads one request and answers it; the connection ends with it.
-async fn answer(mut stream: TcpStream) -> io::Result<()> {
+/// Reads a request's head, or its first [`HEAD_BYTES`]; an error if the client goes away before.
+async fn read_head(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
-    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+    while head.len() <= HEAD_BYTES && !head.windows(4).any(|end| end == b"\r\n\r\n") {
         let mut chunk = [0; 1024];
         let read = stream.read(&mut chunk).await?;
         if read == 0 {
-            return Ok(());
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
         head.extend_from_slice(&chunk[..read]);
-        if head.len() > HEAD_BYTES {
-            return respond(&mut stream, "431 Request Header Fields Too Large", TEXT, "", true).await;
-        }
+    }
+    Ok(head)
+}
+
+/// Reads one request and answers it; the connection ends with it.
+async fn answer(mut stream: TcpStream) -> io::Result<()> {
+    let head = timeout(HEAD_PATIENCE, read_head(&mut stream)).await??;
+    if head.len() > HEAD_BYTES {
+        return respond(&mut stream, "431 Request Header Fields Too Large", TEXT, "", true).await;
     }
     let line = head.split(|&b| b == b'\r').next().unwrap_or_default();
     let words: Vec<&str> = std::str::from_utf8(line).unwrap_or_default().split(' ').collect();
