@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import socket
 import subprocess
 import sys
@@ -122,18 +121,15 @@ def test_half_requests_and_huge_heads_neither_stop_it_nor_make_it_grow(exporter)
     assert exporter.poll() is None
 
 
-def test_idle_connections_beyond_its_places_leave_a_scrape_within_prometheus_ten_seconds(exporter):
-    """Three times as many as it has places: they have a second each, and not the five of a whole connection."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
-    try:
-        idle = [socket.create_connection(("127.0.0.1", exporter.port)) for _ in range(1500)]
-        with urllib.request.urlopen(exporter.url, timeout=10) as answer:
-            assert answer.read().endswith(b"\n# EOF\n")
-        for connection in idle:
-            connection.close()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+def test_a_scrape_takes_the_place_of_the_connection_that_is_idle_for_longest(exporter):
+    """More idle connections than it has places: the oldest make room at once, and none waits for a time limit."""
+    idle = [socket.create_connection(("127.0.0.1", exporter.port)) for _ in range(600)]
+    scraped(exporter)
+    assert idle[0].recv(1) == b"" and idle[87].recv(1) == b""
+    with pytest.raises(BlockingIOError):
+        idle[300].recv(1, socket.MSG_DONTWAIT)
+    for connection in idle:
+        connection.close()
 
 
 def test_an_address_in_use_is_an_error_that_names_the_option(exporter):
