@@ -140,7 +140,7 @@ def test_what_torchs_default_collate_refuses_is_refused_and_says_what_to_write(m
 @pytest.mark.parametrize("cache", [None, "1MB"])
 def test_a_none_among_items_is_refused_with_its_place(cache):
     def make(i):
-        return {"x": torch.ones(2), "meta": {"patient": None if i % 2 else "p", "file": f"{i}"}}
+        return {"x": torch.ones(2), "meta": {"patient": "p" if i % 2 else None, "file": f"{i}"}}
 
     with pytest.raises(lf.SampleError, match=r"item\['meta'\]\['patient'\] is None, which torch's default_collate refuses; return a text"):
         list(lf.Loader(Made(make), 4, num_workers=0, cache=cache))
