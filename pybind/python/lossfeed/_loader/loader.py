@@ -171,10 +171,11 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, LinearLosses, MadeAgain):
         score_file_every: float = 60.0,
         record: str | os.PathLike[str] | None = None,
     ) -> None:
-        cached = {"form": cache_form, "policy": policy, "copy_path": copy_path, "frozen_augmentation": frozen_augmentation}
-        drawn = {"sampler": sampler, "score": score, "smoothing": smoothing, "ranks": ranks}
+        cached: dict[str, Any] = {"form": cache_form, "policy": policy, "copy_path": copy_path}
+        cached |= {"frozen_augmentation": frozen_augmentation}
+        drawn: dict[str, Any] = {"sampler": sampler, "score": score, "smoothing": smoothing, "ranks": ranks}
         drawn |= {"score_file": score_file, "score_file_every": score_file_every}
-        read = {"num_workers": num_workers, "prefetch_factor": prefetch_factor, "read_ahead": read_ahead}
+        read: dict[str, Any] = {"num_workers": num_workers, "prefetch_factor": prefetch_factor, "read_ahead": read_ahead}
         read |= {"timeout": timeout, "on_error": on_error, "max_slots": max_slots, "worker_init_fn": worker_init_fn}
         read |= {"multiprocessing_context": multiprocessing_context, "persistent_workers": persistent_workers}
         self._asked = Options(

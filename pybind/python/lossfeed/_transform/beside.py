@@ -200,16 +200,18 @@ def notice_left(data: Data, image: str | None) -> None:
     structure = data._structure
     if structure is None:
         specs = [data._native.spec, data._native.target_spec]
-        sizes = {name: _size(spec[1]) for name, spec in zip("xy", specs) if spec is not None}
+        sizes = {name: _size(tuple(spec[1])) for name, spec in zip("xy", specs) if spec is not None}
     else:
-        sizes = {leaf.path: _size(leaf.shape) for leaf in structure.leaves if leaf.place == "field"}
+        sizes = {leaf.path: _size(tuple(leaf.shape)) for leaf in structure.leaves if leaf.place == "field"}
         look = _Look(data, structure, ())
         with contextlib.suppress(SampleError):
             for leaf in structure.leaves:
                 if (leaf.place == "tail" and len(leaf.shape) > 1) or leaf.given in ("bytes", "image"):
                     sizes[leaf.path] = _size_of(look._value(leaf))
     picture = image if image in sizes else next((name for name, size in sizes.items() if size is not None), None)
-    left = [name for name, size in sizes.items() if size in (_ENCODED, sizes.get(picture)) and size and name != picture]
+    if picture is None:
+        return
+    left = [name for name, size in sizes.items() if size in (_ENCODED, sizes[picture]) and size and name != picture]
     if left:
         warnings.warn(
             f"the transform crops or turns {picture!r} alone, and {', '.join(map(repr, left))} stays as it is: if one "
