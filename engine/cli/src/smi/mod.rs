@@ -38,7 +38,7 @@ use draw::{Look, draw};
 use snapshot::{NvmlStatus, Snapshot};
 use view::Page;
 
-/// What to do where nothing runs.
+/// The line of every form where nothing runs.
 const NO_ENGINE: &str = "no engine runs; start one with `lossfeed why -- COMMAND`";
 
 /// No engine by the asked-for pid or job.

@@ -86,7 +86,7 @@ fn lines(report: &Report, rows: &[&Row], points: impl Fn(&Replay) -> Vec<(f64, f
     lines
 }
 
-/// Who misses least and most, for each size.
+/// The policies that miss least and most, for each size.
 fn conclusion(report: &Report) -> String {
     let one = |size: (f64, u64)| {
         let mut rows = of_size(report, size.1);

@@ -13,7 +13,7 @@ use super::lines::{Line, Lines};
 /// The most that is read: a million runs would fit.
 const BYTES_MAX: u64 = 1 << 28;
 
-/// What was trained.
+/// The contents of a `--trained` file.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Trained {
     /// None in a record of the benchmarks.

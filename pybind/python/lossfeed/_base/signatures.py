@@ -24,7 +24,7 @@ class Readable(inspect.Signature):
         return "\n".join(lines) + named
 
     def format(self, **_: Any) -> str:
-        """What ``help()`` prints from Python 3.13 on."""
+        """The same; ``help()`` calls it from Python 3.13 on."""
         return str(self)
 
 

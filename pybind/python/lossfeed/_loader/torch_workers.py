@@ -179,7 +179,7 @@ def _why(ids: list[int], items: list[Any], error: Exception) -> Exception:
 
 
 def _nones(item: Any, path: str = "item") -> Iterator[str]:
-    """Where an item holds None."""
+    """The places of None in an item."""
     if item is None:
         yield path
     parts = item.items() if isinstance(item, dict) else enumerate(item) if isinstance(item, (tuple, list)) else ()
@@ -188,7 +188,7 @@ def _nones(item: Any, path: str = "item") -> Iterator[str]:
 
 
 def collated(items: list[Any]) -> Any:
-    """What torch's ``default_collate`` makes of the items of a cache."""
+    """Torch's ``default_collate`` for the items of a cache; refusals name the place."""
     try:
         return require_torch("a batch").utils.data.default_collate(items)
     except Exception as error:
