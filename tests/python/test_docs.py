@@ -198,7 +198,8 @@ def test_help_of_the_loader_is_an_example_that_runs_and_a_line_for_each_keyword(
     example = re.search(r"Example::\n\n(.*?)\n\n(?! )", told, re.DOTALL)
     assert example.start() < told.index("Samples:")
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, 3))
-    exec(textwrap.dedent(example[1]), {"lf": lf, "model": model, "optimizer": torch.optim.SGD(model.parameters(), 0.01)})
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    exec(textwrap.dedent(example[1]), {"lf": lf, "model": model, "optimizer": optimizer})
     keywords = re.findall(r"^    (\w+): ", told.partition("Raises:")[0], re.MULTILINE)
     assert sorted(keywords) == sorted(inspect.signature(lf.Loader).parameters)
     printed = pydoc.plaintext.document(lf.Loader).partition("Method resolution order")[0]

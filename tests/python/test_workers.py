@@ -142,7 +142,8 @@ def test_a_none_among_items_is_refused_with_its_place(cache):
     def make(i):
         return {"x": torch.ones(2), "meta": {"patient": "p" if i % 2 else None, "file": f"{i}"}}
 
-    with pytest.raises(lf.SampleError, match=r"item\['meta'\]\['patient'\] is None, which torch's default_collate refuses; return a text"):
+    says = r"item\['meta'\]\['patient'\] is None, which torch's default_collate refuses; return a text"
+    with pytest.raises(lf.SampleError, match=says):
         list(lf.Loader(Made(make), 4, num_workers=0, cache=cache))
 
 

@@ -2,7 +2,8 @@
 //!
 //! Three ways, all torchvision's to the pixel. *Part*: `RandomResizedCrop(size, scale, ratio)`. *Covering*: the image
 //! is scaled, its aspect kept, until it covers a size; then `size` is cut out of it: `Resize(n)` with
-//! `CenterCrop(size)` or `RandomCrop(size)`. *Cut*: `size` is cut out of the image as it is, `CenterCrop` or `RandomCrop` alone.
+//! `CenterCrop(size)` or `RandomCrop(size)`. *Cut*: `size` is cut out of the image as it is, `CenterCrop` or
+//! `RandomCrop` alone.
 
 use super::{GOLDEN, ImageError, SIDE_MAX, mix, places_drawn};
 

@@ -151,10 +151,10 @@ pub(super) fn section(Trained { job, runs }: &Trained, replayed: usize) -> Strin
         lines: &lines,
     };
     let mut html = format!(
-        "<h2>Accuracy against bytes</h2>\n<p>{}</p>\n<p class=\"note\">Trained, not replayed. A mark is the mean of a recipe's runs; \
-         a line joins recipes that differ in options alone. Up and to the left is better. The axis of accuracy does not \
-         begin at 0.</p>\n{}<div class=\"wide\"><table>\n<thead><tr><th class=\"word\">recipe</th><th>accuracy % by seed\
-         </th><th>mean</th><th>against {}</th><th>MB fetched</th></tr></thead>\n<tbody>\n",
+        "<h2>Accuracy against bytes</h2>\n<p>{}</p>\n<p class=\"note\">Trained, not replayed. A mark is the mean of a \
+         recipe's runs; a line joins recipes that differ in options alone. Up and to the left is better. The axis of \
+         accuracy does not begin at 0.</p>\n{}<div class=\"wide\"><table>\n<thead><tr><th class=\"word\">recipe</th>\
+         <th>accuracy % by seed</th><th>mean</th><th>against {}</th><th>MB fetched</th></tr></thead>\n<tbody>\n",
         escape(&of),
         chart.draw(),
         escape(recipes[0].0)

@@ -16,9 +16,8 @@ class Readable(inspect.Signature):
 
     def __str__(self) -> str:
         plain = [one.replace(annotation=one.empty) for one in self.parameters.values()]
-        lines = textwrap.wrap(
-            str(inspect.Signature(plain)), _WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
-        )
+        whole = {"break_long_words": False, "break_on_hyphens": False}
+        lines = textwrap.wrap(str(inspect.Signature(plain)), _WIDTH, subsequent_indent="    ", **whole)
         answer = self.return_annotation
         named = "" if answer in (self.empty, None, "None") else f" -> {getattr(answer, '__name__', answer)}"
         return "\n".join(lines) + named
@@ -30,7 +29,8 @@ class Readable(inspect.Signature):
 
 def readable(public: Any) -> None:
     """Has ``help()`` print this function's signature so, or those of this class's functions and its bases'."""
-    classes = [one for one in public.__mro__ if one.__module__.partition(".")[0] == "lossfeed"] if isinstance(public, type) else []
+    bases = public.__mro__ if isinstance(public, type) else ()
+    classes = [one for one in bases if one.__module__.partition(".")[0] == "lossfeed"]
     functions = [value for one in classes for name, value in vars(one).items() if name == "__init__" or name[0] != "_"]
     for function in functions or [public]:
         if inspect.isfunction(function):

@@ -291,7 +291,7 @@ _STRANGERS = {
     (".arrow", ".feather", ".lmdb", ".tfrecord", ".tfrecords", ".beton", ".mds"): "is another library's: open a Dataset that reads it",
     (".pt", ".pth", ".pkl", ".pickle"): "is a pickle: load it, and open what it holds",
     (".zip", ".7z", ".rar"): "is an archive that is no tar: unpack it, or write shards with `lossfeed pack`",
-    layouts.IMAGES: "names images: give their folder, lf.open(folder, labels=None) without classes, or lf.open(paths, labels)",
+    layouts.IMAGES: "names images: give their folder, with labels=None if it has no classes, or lf.open(paths, labels)",
 }  # fmt: skip
 
 

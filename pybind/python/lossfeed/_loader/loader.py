@@ -83,7 +83,7 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, LinearLosses, MadeAgain):
         sampling: a :class:`Sampling` holds ``sampler`` to ``score_file_every`` and ``ranks``; its help says more.
 
     Cache:
-        cache: a size (``"32GiB"``, ``"20%"``) of host memory for samples, or a :class:`Cache`, which holds all of these.
+        cache: a size (``"32GiB"``, ``"20%"``) of host memory for samples, or a :class:`Cache`, for all of these.
         cache_form: ``"encoded"`` keeps the source's bytes, ``"decoded"`` pixels; ``"auto"`` the smaller.
         policy: which sample leaves a full cache: ``"lru"``, ``"minio"``, ``"importance"``, …. None suits the sampler.
         copy_path: how cached rows get to a GPU: ``"gathered"``, ``"batched"``, ``"mapped"``; ``"auto"`` measures.
@@ -109,7 +109,7 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, LinearLosses, MadeAgain):
     Watching:
         job: name in ``lossfeed smi``.
         stats: False publishes no page for it.
-        journal: a new CSV file (``.gz``: gzip) of decisions and scores, for ``lossfeed replay``; ``{rank}`` in its name.
+        journal: a new CSV file (``.gz``: gzip) of decisions and scores for ``lossfeed replay``; ``{rank}`` in its name.
         record: the former name of ``journal``.
 
     A second pass ends the first. After ``fork`` a child makes its own loader. A pickled loader is made again where it
@@ -175,13 +175,14 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, LinearLosses, MadeAgain):
         cached |= {"frozen_augmentation": frozen_augmentation}
         drawn: dict[str, Any] = {"sampler": sampler, "score": score, "smoothing": smoothing, "ranks": ranks}
         drawn |= {"score_file": score_file, "score_file_every": score_file_every}
-        read: dict[str, Any] = {"num_workers": num_workers, "prefetch_factor": prefetch_factor, "read_ahead": read_ahead}
-        read |= {"timeout": timeout, "on_error": on_error, "max_slots": max_slots, "worker_init_fn": worker_init_fn}
+        read: dict[str, Any] = {"num_workers": num_workers, "prefetch_factor": prefetch_factor}
+        read |= {"read_ahead": read_ahead, "timeout": timeout, "on_error": on_error, "max_slots": max_slots}
+        read |= {"worker_init_fn": worker_init_fn}
         read |= {"multiprocessing_context": multiprocessing_context, "persistent_workers": persistent_workers}
         self._asked = Options(
             data=data, dataset=dataset, ids=ids, transform=transform,
-            batch_size=batch_size, drop_last=drop_last, collate_fn=collate_fn, pad=pad, device=device, framework=framework,
-            pin_memory=pin_memory, pin_memory_device=pin_memory_device, in_order=in_order,
+            batch_size=batch_size, drop_last=drop_last, collate_fn=collate_fn, pad=pad, device=device,
+            framework=framework, pin_memory=pin_memory, pin_memory_device=pin_memory_device, in_order=in_order,
             shuffle=shuffle, batch_sampler=batch_sampler, weights=weights, seed=seed, generator=generator,
             cache=Cache._of("cache", cache, **cached),
             sampling=Sampling._of("sampling", sampling, **drawn),
