@@ -23,6 +23,9 @@ pygments_style = "friendly"
 pygments_dark_style = "monokai"
 autodoc_member_order = "bysource"
 python_maximum_signature_line_length = 88
+#: The groups of the loader's keywords.
+GROUPS = "Samples", "Batches", "Order", "Cache", "Reading", "Ranks", "Watching"
+napoleon_custom_sections = [(name, "params_style") for name in GROUPS]
 suppress_warnings = ["toc.empty_glob"]
 
 

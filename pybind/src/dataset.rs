@@ -33,8 +33,7 @@ struct Callback {
     form: Form,
     data_bytes: usize,
     /// Bytes of each sample when it was read last, tail included, and of the tail after its picture; none where all
-    /// are
-    /// alike.
+    /// are alike.
     sizes: Vec<[AtomicU32; 2]>,
     /// Number of lengths in what Python packs of items with an encoded picture, which comes first.
     picture: Option<usize>,

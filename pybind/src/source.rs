@@ -139,6 +139,12 @@ impl Source {
         Ok((Buffer::from_vec(data), Buffer::from_vec(target)))
     }
 
+    /// The same with a black picture, whatever the size of the sample's own.
+    fn beside(&self, py: Python<'_>, id: SampleId) -> PyResult<(Buffer, Buffer)> {
+        let (data, target) = outside(py, || self.dataset.read_beside(id))?;
+        Ok((Buffer::from_vec(data), Buffer::from_vec(target)))
+    }
+
     /// What samples are made of, as (name, kind, dtype of its numbers or ""); empty for pairs of one array and a
     /// target.
     #[getter]

@@ -221,7 +221,7 @@ CASES = [
     ('lf.open(at("a.zip"))', "SettingsError", "is an archive that is no tar: unpack it, or write shards with `lossfeed"),
     ('lf.open(at("a.pt"))', "SettingsError", "is a pickle: load it, and open what it holds"),
     ('lf.open(at("a.arrow"))', "SettingsError", "is another library's: open a Dataset that reads it"),
-    ('lf.open(at("a.jpg"))', "SettingsError", "is one image: give the folder of class folders"),
+    ('lf.open(at("a.jpg"))', "SettingsError", "names images: give their folder"),
     ('lf.open(folder, disk=3, disk_bytes="1GB")', "SettingsError", "disk=3 is no path: give text or a pathlib.Path"),
     ('lf.open(folder, pool=3)', "SettingsError", "pool is a int: give its address as text, as in 'redis://host:6379'"),
     ('lf.open(folder, pool_bytes="1GB")', "SettingsError", "pool_bytes: without pool= there is no pool: leave them"),

@@ -3,6 +3,7 @@
 import io
 import json
 import tarfile
+import warnings
 
 import numpy as np
 import pytest
@@ -397,6 +398,43 @@ def test_a_bad_mask_or_box_is_a_bad_sample_with_its_name(tmp_path, samples):
             assert words in str(found.value), words
         with lf.Loader(data, 1, transform=transform, num_workers=0, on_error="skip", shuffle=False) as loader:
             assert [int(i) for batch in loader for i in batch.ids] == [0]
+
+
+class Pairs:
+    """Pictures with masks, channels last or first, as a pair or a dict."""
+
+    def __init__(self, keys, first):
+        self.keys, self.first = keys, first
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        picture = torch.full((3, 20, 24) if self.first else (20, 24, 3), i, dtype=torch.uint8)
+        parts = picture, torch.full((20, 24), i)
+        return dict(zip(self.keys, parts)) if self.keys else parts
+
+
+@pytest.mark.parametrize("cache", [None, "1MB"])
+@pytest.mark.parametrize("keys", [None, ("image", "mask")])
+def test_a_mask_that_the_transform_would_leave_behind_is_told(shard, keys, cache):
+    v2 = pytest.importorskip("torchvision.transforms.v2")
+    picture, mask = keys or ("x", "y")
+    told = f"crops or turns '{picture}' alone, and '{mask}' stays as it is.*masks=\\('{mask}',\\)"
+    with pytest.warns(lf.TrainingWarning, match=told):
+        lf.Loader(Pairs(keys, True), 4, cache=cache, transform=v2.Compose([v2.RandomCrop(8)]))
+    pixels = lf.ImageTransform(crop=8, image=picture)
+    with pytest.warns(lf.TrainingWarning, match=told):
+        lf.Loader(Pairs(keys, False), 4, cache=cache, transform=pixels)
+    fields = {"image": "jpg;png", "mask": "mask.png"}
+    with pytest.warns(lf.TrainingWarning, match="'image' alone, and 'mask' stays"):
+        lf.Loader(lf.open(shard, fields=fields), 4, cache=cache, transform=lf.ImageTransform(crop=8, flip=0.5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", lf.TrainingWarning)
+        lf.Loader(Pairs(keys, True), 4, cache=cache, transform=v2.ColorJitter(0.4))
+        lf.Loader(Pairs(keys, False), 4, cache=cache, transform=lf.ImageTransform(mean=0.5, std=0.5, image=picture))
+        masks = {"masks": (mask,), "crop": 8}
+        lf.Loader(Pairs(keys, False), 4, cache=cache, transform=lf.ImageTransform(image=picture, **masks))
 
 
 def test_the_repr_says_what_was_named():

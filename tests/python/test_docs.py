@@ -4,14 +4,17 @@ import doctest
 import importlib.util
 import inspect
 import os
+import pydoc
 import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import folder_of_pages
 import pytest
+import torch
 from s3_server import S3
 
 import lossfeed as lf
@@ -188,6 +191,21 @@ def test_every_public_name_has_an_example():
     shown = [name for page in EXAMPLES for name in re.findall(r"^## `(.+)`$", page.read_text(), re.MULTILINE)]
     assert sorted(shown) == sorted(set(shown)), "each once"
     assert sorted(public_names()) == sorted(shown)
+
+
+def test_help_of_the_loader_is_an_example_that_runs_and_a_line_for_each_keyword(here):
+    told = inspect.getdoc(lf.Loader)
+    example = re.search(r"Example::\n\n(.*?)\n\n(?! )", told, re.DOTALL)
+    assert example.start() < told.index("Samples:")
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, 3))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    exec(textwrap.dedent(example[1]), {"lf": lf, "model": model, "optimizer": optimizer})
+    keywords = re.findall(r"^    (\w+): ", told.partition("Raises:")[0], re.MULTILINE)
+    assert sorted(keywords) == sorted(inspect.signature(lf.Loader).parameters)
+    printed = pydoc.plaintext.document(lf.Loader).partition("Method resolution order")[0]
+    assert "cache=None" in printed and "'Any'" not in printed and "literals" not in printed
+    assert max(map(len, printed.splitlines()[1:])) <= 122
+    assert inspect.signature(lf.Loader).parameters["batch_size"].annotation == "int"
 
 
 @pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: page.stem)

@@ -121,6 +121,17 @@ def test_half_requests_and_huge_heads_neither_stop_it_nor_make_it_grow(exporter)
     assert exporter.poll() is None
 
 
+def test_a_scrape_takes_the_place_of_the_connection_that_is_idle_for_longest(exporter):
+    """More idle connections than it has places: the oldest make room at once, and none waits for a time limit."""
+    idle = [socket.create_connection(("127.0.0.1", exporter.port)) for _ in range(600)]
+    scraped(exporter)
+    assert idle[0].recv(1) == b"" and idle[87].recv(1) == b""
+    with pytest.raises(BlockingIOError):
+        idle[300].recv(1, socket.MSG_DONTWAIT)
+    for connection in idle:
+        connection.close()
+
+
 def test_an_address_in_use_is_an_error_that_names_the_option(exporter):
     command = [sys.executable, "-m", "lossfeed", "exporter", "--listen", f"127.0.0.1:{exporter.port}"]
     refused = subprocess.run(command, capture_output=True, text=True, timeout=60)

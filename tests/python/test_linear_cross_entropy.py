@@ -362,7 +362,8 @@ print(grown, R * V * 4 / 2**20)
 def test_the_logits_never_exist_together(shape, chunks):
     if linear.CHUNK_BYTES < 1 << 20:
         pytest.skip("of the real chunks")
-    ended = subprocess.run([sys.executable, "-c", MEMORY, *map(str, shape)], capture_output=True, text=True)
+    command = [sys.executable, "-c", MEMORY, *map(str, shape)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=100)
     if "clear_refs" in ended.stderr:
         pytest.skip("this kernel does not reset a process's peak")
     grown, logits = map(float, ended.stdout.split())

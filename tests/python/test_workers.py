@@ -137,6 +137,16 @@ def test_what_torchs_default_collate_refuses_is_refused_and_says_what_to_write(m
         list(lf.Loader(Made(make), 4, num_workers=workers))
 
 
+@pytest.mark.parametrize("cache", [None, "1MB"])
+def test_a_none_among_items_is_refused_with_its_place(cache):
+    def make(i):
+        return {"x": torch.ones(2), "meta": {"patient": "p" if i % 2 else None, "file": f"{i}"}}
+
+    says = r"item\['meta'\]\['patient'\] is None, which torch's default_collate refuses; return a text"
+    with pytest.raises(lf.SampleError, match=says):
+        list(lf.Loader(Made(make), 4, num_workers=0, cache=cache))
+
+
 # ---- random numbers --------------------------------------------------------------------------------------------------
 
 

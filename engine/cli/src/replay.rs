@@ -145,6 +145,9 @@ pub fn results(args: &ReplayArgs, bench: &Bench<'_>) -> Result<Report> {
             _ => "policies that substitute deliver in another order, and their hits are of that order".to_owned(),
         });
     }
+    if results.iter().all(|row| row.found.hits == 0 && row.found.epochs.len() == 1) {
+        assumed.push("one epoch is the whole run, in which no cache has a hit: record two epochs or more".to_owned());
+    }
     let (_, _, sized) = dataset(&source);
     let run = if let Source::Journal(journal) = source { Some(journal.run) } else { None };
     Ok(Report { run, requests, samples, assumed, costs, population, results, title, sized })

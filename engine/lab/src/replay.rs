@@ -17,7 +17,7 @@ use lossfeed_journal::ROWS_MAX;
 
 use crate::args::{LabReplayArgs, TraceFormat};
 use crate::packages::Packages;
-use crate::page::{page, read_trained};
+use crate::page::{Trained, page, read_trained};
 use crate::policies;
 use crate::traces::{Taken, read_object_csv, read_oracle_general};
 
@@ -30,7 +30,7 @@ pub(crate) fn report(args: &LabReplayArgs, out: &mut impl io::Write) -> Result<i
     let LabReplayArgs { replay, html, trained, .. } = args;
     let read = [("--trace", replay.trace.as_deref()), ("--trained", trained.as_deref())];
     check_written(&read, &[("--csv", replay.csv.as_deref()), ("--html", html.as_deref())])?;
-    let trained = trained.as_deref().map_or(Ok(Vec::new()), read_trained)?;
+    let trained = trained.as_deref().map_or(Ok(Trained::default()), read_trained)?;
     let found = replayed(args)?;
     if let Some(path) = html {
         write(path, page(&found, &trained))?;

@@ -76,6 +76,18 @@ impl Dataset {
     /// # Errors
     /// Whatever reading or decoding it gives.
     pub fn read(&self, id: SampleId) -> Result<(Vec<u8>, Vec<u8>)> {
+        self.read_with(id, true)
+    }
+
+    /// The same with a black picture, whatever the size of the sample's own: for what is beside it.
+    ///
+    /// # Errors
+    /// Whatever reading it gives.
+    pub fn read_beside(&self, id: SampleId) -> Result<(Vec<u8>, Vec<u8>)> {
+        self.read_with(id, false)
+    }
+
+    fn read_with(&self, id: SampleId, picture: bool) -> Result<(Vec<u8>, Vec<u8>)> {
         let (mut found, wait) = (Err(Error::internal("a source left a sample out")), Wait::begin());
         self.source.fetch_by(u64::MAX, &|| wait.ends(), &[id], &mut |_, answer| {
             found = answer.and_then(|payload| {
@@ -89,9 +101,11 @@ impl Dataset {
                     };
                 };
                 let tailed = self.source.form().tailed();
-                let (picture, tail) = if tailed { picture_and_tail(payload.data)? } else { (payload.data, &[][..]) };
+                let (encoded, tail) = if tailed { picture_and_tail(payload.data)? } else { (payload.data, &[][..]) };
                 let mut data = vec![0; self.spec().bytes()];
-                decoder.decode(picture, &mut data, &mut Scratch::default())?;
+                if picture {
+                    decoder.decode(encoded, &mut data, &mut Scratch::default())?;
+                }
                 data.extend_from_slice(tail);
                 Ok((data, payload.target.to_vec()))
             });

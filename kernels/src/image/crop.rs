@@ -1,9 +1,9 @@
 //! Which part of an image of any size becomes an image of a fixed one. What is decided here is resampled elsewhere.
 //!
 //! Three ways, all torchvision's to the pixel. *Part*: `RandomResizedCrop(size, scale, ratio)`. *Covering*: the image
-//! is
-//! scaled, its aspect kept, until it covers a size; then `size` is cut out of it: `Resize(n)` with `CenterCrop(size)` or
-//! `RandomCrop(size)`. *Cut*: `size` is cut out of the image as it is, `CenterCrop` or `RandomCrop` alone.
+//! is scaled, its aspect kept, until it covers a size; then `size` is cut out of it: `Resize(n)` with
+//! `CenterCrop(size)` or `RandomCrop(size)`. *Cut*: `size` is cut out of the image as it is, `CenterCrop` or
+//! `RandomCrop` alone.
 
 use super::{GOLDEN, ImageError, SIDE_MAX, mix, places_drawn};
 
@@ -135,8 +135,7 @@ impl ResizedCrop {
     }
 
     /// The region of an image of `height` and `width` (at least 1 each, and [`Self::fits`]) for sample `id` in the
-    /// batch
-    /// of `key`. It is within the image.
+    /// batch of `key`. It is within the image.
     pub fn region(&self, size: [usize; 2], key: u64, id: i64) -> Region {
         let Placed { at, part, scaled, cut } = self.placed(size, key, id);
         let whole = |[top, left]: [usize; 2], [height, width]: [usize; 2], alone| Region {

@@ -2,8 +2,7 @@
 //! its pixels. The draws are the image's own, so one sample has one.
 //!
 //! A mask takes the nearest pixel as torch's `interpolate(mode="nearest")` does, which torchvision's `v2` uses for
-//! masks
-//! that are tensors: source `floor(at · side / scaled)`, in f32. Beyond the image it is 0, as the image is.
+//! masks that are tensors: source `floor(at · side / scaled)`, in f32. Beyond the image it is 0, as the image is.
 
 use super::{Draw, ImageTransform, Placed, ResizedCrop};
 
@@ -51,8 +50,7 @@ impl Geometry {
     }
 
     /// The mask of the result: of `mask`, which has `bytes` bytes a pixel of the image's `width`. What has no pixel
-    /// in the
-    /// image is 0.
+    /// in the image is 0.
     pub fn nearest(&self, mask: &[u8], width: usize, bytes: usize, out: &mut Vec<u8>) {
         let columns: Vec<Option<usize>> = self.sources(1).collect();
         let row_bytes = width * bytes;

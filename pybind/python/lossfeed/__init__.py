@@ -45,6 +45,7 @@ from ._base.errors import (
     TrainingWarning,
     UsageError,
 )
+from ._base.signatures import readable
 from ._batch.batch import Batch
 from ._batch.packed import Packed
 from ._batch.show import show
@@ -100,3 +101,4 @@ __all__ = [
 # What users see: in tracebacks, in help and in pickles.
 for _name in set(__all__) - {"__version__"}:
     globals()[_name].__module__ = "lossfeed"
+    readable(globals()[_name])

@@ -10,7 +10,7 @@ use super::layout::{ASCII, Cell, Column, Glyphs, LABEL, Screen, UNICODE, known, 
 use super::numbers::{UNKNOWN, decimal, pair};
 use super::snapshot::{Engine, Gpu, NvmlStatus, Snapshot};
 use super::view::Page;
-use super::{held, view};
+use super::{NO_ENGINE, held, view};
 use crate::term;
 
 /// The look of a screen.
@@ -150,7 +150,7 @@ fn help(screen: &mut Screen) {
 }
 
 fn none(screen: &mut Screen) {
-    screen.words(["no engine runs; start one with `lossfeed why -- COMMAND`".to_owned()], Style::new());
+    screen.words([NO_ENGINE.to_owned()], Style::new());
 }
 
 fn jobs(screen: &mut Screen, snapshot: &Snapshot) {

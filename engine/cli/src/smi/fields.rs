@@ -60,6 +60,15 @@ pub(crate) fn all() -> impl Iterator<Item = Field> {
     OWN.into_iter().chain(counted)
 }
 
+fn names() -> Vec<&'static str> {
+    all().map(|field| field.name).collect()
+}
+
+/// Unit of the field with that name; empty without one.
+fn unit(name: &str) -> &'static str {
+    all().find(|field| field.name == name).map_or("", |field| field.unit)
+}
+
 /// The values of these fields.
 fn values(engine: &Engine, names: &[&str]) -> Vec<Value> {
     let json = serde_json::to_value(engine).unwrap_or_default();
@@ -79,7 +88,6 @@ fn shown(value: &Value, unit: &str, units: bool) -> String {
 
 /// The head of a CSV document with these fields, as nvidia-smi writes it: `name [unit]`.
 pub(super) fn csv_head(names: &[&str]) -> String {
-    let unit = |name: &str| all().find(|field| field.name == name).map_or("", |field| field.unit);
     let heads = names.iter().map(|&name| match unit(name) {
         "" => name.to_owned(),
         unit => format!("{name} [{unit}]"),
@@ -89,7 +97,6 @@ pub(super) fn csv_head(names: &[&str]) -> String {
 
 /// A line of CSV.
 pub(super) fn csv_line(engine: &Engine, names: &[&str], units: bool) -> String {
-    let unit = |name: &str| all().find(|field| field.name == name).map_or("", |field| field.unit);
     let cells =
         values(engine, names).into_iter().zip(names).map(|(value, name)| quoted(shown(&value, unit(name), units)));
     cells.collect::<Vec<_>>().join(", ")
@@ -102,17 +109,14 @@ fn quoted(text: String) -> String {
 
 /// A document of all fields, for export.
 pub(super) fn csv(engines: &[Engine]) -> String {
-    let fields: Vec<Field> = all().collect();
-    let names: Vec<&str> = fields.iter().map(|field| field.name).collect();
+    let names = names();
     let lines = engines.iter().map(|engine| csv_line(engine, &names, false));
     std::iter::once(csv_head(&names)).chain(lines).map(|line| line + "\n").collect()
 }
 
 /// Every field of an engine, one a line.
 pub(super) fn full(engine: &Engine) -> String {
-    let fields: Vec<Field> = all().collect();
-    let names: Vec<&str> = fields.iter().map(|field| field.name).collect();
-    let lines = values(engine, &names).into_iter().zip(fields);
+    let lines = values(engine, &names()).into_iter().zip(all());
     let lines = lines.map(|(value, field)| format!("    {:<32}: {}\n", field.name, shown(&value, field.unit, true)));
     format!("{}\n{}", line(engine), lines.collect::<String>())
 }

@@ -141,7 +141,13 @@ pub(super) fn details(screen: &mut Screen, engine: &Engine, glyphs: Glyphs) {
         let age = format!("age {} steps", count("score_age_steps"));
         screen.parts("scores", [count("scores_total"), dropped, age], plain);
         if let Some(workers) = engine.counter("workers") {
-            let own = if workers == 0 { ": the training thread loads" } else { "" };
+            let readers = engine.counter("dataset_readers").unwrap_or(0).saturating_sub(1);
+            let own = match (workers, readers) {
+                (0, 0) => ": the training thread loads".to_owned(),
+                (0, 1) => ": a worker process reads the dataset".to_owned(),
+                (0, n) => format!(": {n} worker processes read the dataset"),
+                _ => String::new(),
+            };
             screen.parts(
                 "threads",
                 std::iter::once(format!("{workers}{own}")).chain(changed(engine, Knob::Threads)),

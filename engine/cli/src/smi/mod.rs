@@ -39,6 +39,9 @@ use snapshot::{NvmlStatus, Snapshot};
 use view::Page;
 pub(crate) use watch::rounds;
 
+/// The line of every form where nothing runs.
+const NO_ENGINE: &str = "no engine runs; start one with `lossfeed why -- COMMAND`";
+
 /// No engine by the asked-for pid or job.
 const NOT_FOUND: i32 = 6;
 
@@ -127,7 +130,7 @@ fn exit(snapshot: &Snapshot, args: &SmiArgs, first: bool) -> i32 {
     }
     let lines = args.list || args.query || args.query_engine.is_some();
     if lines && snapshot.engines.is_empty() {
-        complain("no engine runs; start one with `lossfeed why -- COMMAND`".to_owned());
+        complain(NO_ENGINE.to_owned());
     }
     if !args.require_gpu {
         return 0;

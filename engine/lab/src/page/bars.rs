@@ -2,7 +2,7 @@
 
 use lossfeed_control::sim::Histogram;
 
-use super::chart::{BOTTOM, LEFT, Scale, TOP, WIDTH, axes, escape, names_width, short, svg};
+use super::chart::{BOTTOM, LEFT, Scale, TOP, WIDTH, axes, escape, names_width, short, svg, told_apart};
 
 /// Shades of the bars that are parts of a whole; `style` has one class for each.
 pub(super) const SHADES: usize = 10;
@@ -16,18 +16,16 @@ pub(super) fn histogram(what: &str, x_name: &str, found: &Histogram) -> String {
     let x = Scale::new((0.0, bars as f64), (left, right), false);
     let y = Scale::new((0.0, most as f64 * 1.05), (height - BOTTOM, TOP), false);
     let every = bars.div_ceil(10);
-    let border = |tick: f64| {
-        let k = tick.round() as usize;
-        if k.is_multiple_of(every) { found.borders.get(k).map_or(String::new(), |&b| short(b)) } else { String::new() }
-    };
+    let borders: Vec<f64> = found.borders.iter().copied().step_by(every).collect();
+    let borders = told_apart(&borders);
     // A tick for each border: the scale counts bars.
     let mut inside = axes(&Scale::new((0.0, 0.0), (left, right), false), &y, (x_name, "samples"), |_| String::new());
-    for k in 0..=bars {
-        let (at, text) = (x.place(k as f64), border(k as f64));
+    for (k, text) in borders.iter().enumerate() {
+        let at = x.place((k * every) as f64);
         inside += &format!(
             "<text class=\"tick\" text-anchor=\"middle\" x=\"{at:.1}\" y=\"{:.1}\">{}</text>",
             height - BOTTOM + 17.0,
-            escape(&text)
+            escape(text)
         );
     }
     for (k, &count) in found.counts.iter().enumerate() {

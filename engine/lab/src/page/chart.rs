@@ -74,15 +74,26 @@ impl Scale {
 
 /// A number for an axis: 1500000 is 1.5M.
 pub(super) fn short(value: f64) -> String {
+    rounded(value, 4)
+}
+
+/// Numbers that stand beside each other, with two digits, or as many more as tell neighbours apart.
+pub(super) fn told_apart(values: &[f64]) -> Vec<String> {
+    let with = |digits| values.iter().map(|&value| rounded(value, digits)).collect::<Vec<_>>();
+    (2..4).map(with).find(|texts| texts.windows(2).all(|pair| pair[0] != pair[1])).unwrap_or_else(|| with(4))
+}
+
+/// A number with so many digits that count, without zeros at its end.
+fn rounded(value: f64, digits: i32) -> String {
     let (scaled, unit) = match value.abs() {
         v if v >= 1e9 => (value / 1e9, "G"),
         v if v >= 1e6 => (value / 1e6, "M"),
         v if v >= 1e4 => (value / 1e3, "k"),
         _ => (value, ""),
     };
-    // Four digits that count, without zeros behind them.
-    let digits = if scaled == 0.0 { 0 } else { (3 - scaled.abs().log10().floor() as i32).clamp(0, 9) as usize };
-    let text = format!("{scaled:.digits$}");
+    let places =
+        if scaled == 0.0 { 0 } else { (digits - 1 - scaled.abs().log10().floor() as i32).clamp(0, 9) as usize };
+    let text = format!("{scaled:.places$}");
     let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
     format!("{text}{unit}")
 }

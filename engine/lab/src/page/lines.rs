@@ -86,9 +86,19 @@ impl Lines<'_> {
             inside += "</g>";
             names.push((end_x, end_y, line));
         }
+        let key = key(self.lines);
         inside += &named(names, (right, height));
-        svg(height, self.what, &inside)
+        svg(height, self.what, &inside) + &key
     }
+}
+
+/// The lines' names below a chart, where a narrow screen cuts those at their ends.
+fn key(lines: &[Line]) -> String {
+    let one = |line: &Line| {
+        let mark = mark(line.kind, 7.0, 7.0, line.control);
+        format!("<span><svg viewBox=\"0 0 14 14\" aria-hidden=\"true\">{mark}</svg>{}</span>", escape(&line.name))
+    };
+    format!("<div class=\"key narrow\">{}</div>\n", lines.iter().map(one).collect::<Vec<_>>().join("\n"))
 }
 
 /// The names beside the ends of their lines, pushed apart so that all can be read.

@@ -23,7 +23,7 @@ const CHARTS_MAX: usize = 6;
 const EPOCH_ROWS_MAX: usize = 5_000;
 
 /// The page.
-pub(crate) fn page(report: &Report, trained: &[Trained]) -> String {
+pub(crate) fn page(report: &Report, trained: &Trained) -> String {
     let mut body = format!(
         "<h1>{}</h1>\n<p>{} requests of {} samples{}, replayed by lossfeed.</p>\n<ul>\n",
         escape(&report.title),
@@ -42,11 +42,12 @@ pub(crate) fn page(report: &Report, trained: &[Trained]) -> String {
                  What scores are worth is the distance between the two.</li>\n";
     }
     body += "</ul>\n";
+    body += &conclusion(report);
     body += &curves(report);
     body += &by_epoch(report);
     body += &compositions(report);
     body += &populations(report);
-    body += &trained::section(trained);
+    body += &trained::section(trained, report.samples);
     body += &tables(report);
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -83,6 +84,25 @@ fn lines(report: &Report, rows: &[&Row], points: impl Fn(&Replay) -> Vec<(f64, f
         }
     }
     lines
+}
+
+/// The policies that miss least and most, for each size.
+fn conclusion(report: &Report) -> String {
+    let one = |size: (f64, u64)| {
+        let mut rows = of_size(report, size.1);
+        rows.sort_by(|a, b| b.found.hit_ratio.total_cmp(&a.found.hit_ratio));
+        let misses = |row: &Row| format!("{:.0} %", 100.0 * (1.0 - row.found.hit_ratio));
+        let said = match rows.as_slice() {
+            [] => return String::new(),
+            [only] => format!("{} misses {}", only.name(), misses(only)),
+            [best, .., worst] if misses(best) == misses(worst) => format!("each misses {}", misses(best)),
+            [best, .., worst] => {
+                format!("{} misses least, {}; {} most, {}", best.name(), misses(best), worst.name(), misses(worst))
+            }
+        };
+        format!("<p>{}</p>\n", escape(&format!("{}: {said}.", size_name(report, size))))
+    };
+    sizes(report).into_iter().take(CHARTS_MAX).map(one).collect()
 }
 
 /// Misses by size, on three pairs of axes.

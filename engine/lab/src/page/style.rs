@@ -35,5 +35,6 @@ svg{width:100%;height:auto;display:block;margin:.4rem 0;font:12px system-ui,sans
 th,td{padding:.2rem .7rem;text-align:right;border-bottom:1px solid var(--grid);white-space:nowrap}
 th.word,td.word{text-align:left}tr.control td{color:var(--soft)}th{background:var(--box)}
 details>summary{cursor:pointer;margin:.6rem 0;color:var(--soft)}
+.narrow{display:none}@media(max-width:48rem){.narrow{display:flex}}
 @media print{.view{display:block}.switch>input,.switch>label{display:none}}
 ";

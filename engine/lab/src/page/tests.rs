@@ -57,7 +57,9 @@ fn the_page_is_whole_needs_nobody_and_shows_every_row() {
     assert!(!page.contains("http") && !page.contains("url(") && !page.contains("@import"));
     for entry in &crate::policies::ALL {
         assert!(page.contains(&format!(">{}</text>", entry.name)), "{} has no line", entry.name);
+        assert!(page.contains(&format!("</svg>{}</span>", entry.name)), "{} is not in the key", entry.name);
     }
+    assert!(page.contains("<p>Cache of 10% (6 samples): ") && page.contains(" misses least, "));
     assert!(page.contains("shade, noise") && page.contains("prefers-color-scheme:dark"));
     assert!(
         page.contains("stall (s)") && page.contains("miss ratio (%)") && page.contains("cache size (% of the dataset)")
@@ -80,6 +82,7 @@ fn the_page_is_whole_needs_nobody_and_shows_every_row() {
     std::fs::write(single.path(), "epoch,step,id,loss\n0,0,4,\n").unwrap();
     let page = made(&["--trace", single.path().to_str().unwrap(), "--capacity-fraction=0,1"]);
     nested(&page);
+    assert!(page.contains("each misses 100 %.") && page.contains("record two epochs or more"));
     assert!(page.contains("There is one epoch") && page.contains(">empty</text>") && !page.contains("NaN"));
 }
 
@@ -113,4 +116,6 @@ fn ticks_are_round_and_within_their_scale() {
     }
     let short = [0.0, 0.05, 12.5, 9999.0, 10_000.0, 1_281_167.0, 3e9].map(chart::short);
     assert_eq!(short, ["0", "0.05", "12.5", "9999", "10k", "1.281M", "3G"]);
+    assert_eq!(chart::told_apart(&[0.02565, 0.2744, 2.9]), ["0.026", "0.27", "2.9"]);
+    assert_eq!(chart::told_apart(&[1.501, 1.504]), ["1.501", "1.504"]);
 }

@@ -13,21 +13,36 @@ use super::lines::{Line, Lines};
 /// The most that is read: a million runs would fit.
 const BYTES_MAX: u64 = 1 << 28;
 
+/// The contents of a `--trained` file.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Trained {
+    /// None in a record of the benchmarks.
+    job: Option<Job>,
+    runs: Vec<Run>,
+}
+
+/// The dataset of the runs.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+struct Job {
+    data: String,
+    train_samples: u64,
+}
+
 /// A finished run.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-pub(crate) struct Trained {
-    pub(super) recipe: String,
-    pub(super) seed: u64,
+struct Run {
+    recipe: String,
+    seed: u64,
     /// On the test data, 0 to 1.
-    pub(super) accuracy: f64,
-    pub(super) fetched_bytes: u64,
+    accuracy: f64,
+    fetched_bytes: u64,
 }
 
 /// What `lossfeed train --json` printed, or a record of the benchmarks: one document with `runs`.
 ///
 /// # Errors
 /// `Unreadable`, with the line, if it is neither.
-pub(crate) fn read(path: &Path) -> Result<Vec<Trained>> {
+pub(crate) fn read(path: &Path) -> Result<Trained> {
     let failed = |what: String| Error::unreadable(format!("{}: {what}", path.display()));
     let mut text = String::new();
     let file = std::fs::File::open(path).map_err(|e| failed("cannot open".to_owned()).because(e))?;
@@ -36,37 +51,40 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Trained>> {
     if text.len() as u64 > BYTES_MAX {
         return Err(failed(format!("has more than {BYTES_MAX} bytes: give what lossfeed train --json printed")));
     }
-    let runs = parse(&text).map_err(failed)?;
-    if runs.is_empty() {
+    let trained = parse(&text).map_err(failed)?;
+    if trained.runs.is_empty() {
         return Err(failed("has no finished run: give what lossfeed train --json printed".to_owned()));
     }
-    Ok(runs)
+    Ok(trained)
 }
 
-fn parse(text: &str) -> std::result::Result<Vec<Trained>, String> {
+fn parse(text: &str) -> std::result::Result<Trained, String> {
     let run = |value: Value, what: &str| {
-        let run: Trained = serde_json::from_value(value).map_err(|e| format!("{what} is no finished run: {e}"))?;
+        let run: Run = serde_json::from_value(value).map_err(|e| format!("{what} is no finished run: {e}"))?;
         let fits = (0.0..=1.0).contains(&run.accuracy);
         fits.then_some(run).ok_or_else(|| format!("{what} has an accuracy that is not within 0 and 1"))
     };
     if let Ok(Value::Object(mut record)) = serde_json::from_str::<Value>(text)
         && let Some(Value::Array(runs)) = record.remove("runs")
     {
-        return runs.into_iter().enumerate().map(|(k, value)| run(value, &format!("run {k}"))).collect();
+        let runs = runs.into_iter().enumerate().map(|(k, value)| run(value, &format!("run {k}")));
+        return Ok(Trained { job: None, runs: runs.collect::<std::result::Result<_, _>>()? });
     }
-    let mut runs = Vec::new();
+    let mut trained = Trained::default();
     for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
         let value: Value = serde_json::from_str(line).map_err(|e| format!("line {number} is no JSON: {e}"))?;
-        if value.get("event").and_then(Value::as_str) == Some("run") {
-            runs.push(run(value, &format!("line {number}"))?);
+        match value.get("event").and_then(Value::as_str) {
+            Some("run") => trained.runs.push(run(value, &format!("line {number}"))?),
+            Some("job") => trained.job = serde_json::from_value(value).ok(),
+            _ => {}
         }
     }
-    Ok(runs)
+    Ok(trained)
 }
 
 /// Runs of one recipe, in the order of their first appearance.
-fn by_recipe(runs: &[Trained]) -> Vec<(&str, Vec<&Trained>)> {
-    let mut recipes: Vec<(&str, Vec<&Trained>)> = Vec::new();
+fn by_recipe(runs: &[Run]) -> Vec<(&str, Vec<&Run>)> {
+    let mut recipes: Vec<(&str, Vec<&Run>)> = Vec::new();
     for run in runs {
         match recipes.iter_mut().find(|(recipe, _)| *recipe == run.recipe) {
             Some((_, of)) => of.push(run),
@@ -86,11 +104,18 @@ fn mean(values: impl Iterator<Item = f64> + Clone) -> f64 {
     values.sum::<f64>() / count as f64
 }
 
-/// Chart and table; nothing without runs.
-pub(super) fn section(runs: &[Trained]) -> String {
+/// Chart and table beside a replay of a dataset of so many samples; nothing without runs.
+pub(super) fn section(Trained { job, runs }: &Trained, replayed: usize) -> String {
     if runs.is_empty() {
         return String::new();
     }
+    let of = job.as_ref().map_or_else(
+        || "The file does not name the runs' dataset: check that it is the replayed one.".to_owned(),
+        |Job { data, train_samples: n }| {
+            let other = if *n == replayed as u64 { "" } else { ", so perhaps another dataset" };
+            format!("The runs trained on {n} samples of {data}; {replayed} were replayed{other}.")
+        },
+    );
     let recipes = by_recipe(runs);
     let mut families: Vec<&str> = Vec::new();
     for (recipe, _) in &recipes {
@@ -102,7 +127,7 @@ pub(super) fn section(runs: &[Trained]) -> String {
     for (kind, name) in families.iter().enumerate() {
         for control in [false, true] {
             let of = recipes.iter().filter(|(r, _)| family(r) == *name && r.contains(":random_scores=") == control);
-            let point = |(_, runs): &(&str, Vec<&Trained>)| {
+            let point = |(_, runs): &(&str, Vec<&Run>)| {
                 let bytes = mean(runs.iter().map(|run| run.fetched_bytes as f64));
                 (bytes / 1e6, 100.0 * mean(runs.iter().map(|run| run.accuracy)))
             };
@@ -126,10 +151,11 @@ pub(super) fn section(runs: &[Trained]) -> String {
         lines: &lines,
     };
     let mut html = format!(
-        "<h2>Accuracy against bytes</h2>\n<p class=\"note\">Trained, not replayed. A mark is the mean of a recipe's runs; \
-         a line joins recipes that differ in options alone. Up and to the left is better. The axis of accuracy does not \
-         begin at 0.</p>\n{}<div class=\"wide\"><table>\n<thead><tr><th class=\"word\">recipe</th><th>accuracy % by seed\
-         </th><th>mean</th><th>against {}</th><th>MB fetched</th></tr></thead>\n<tbody>\n",
+        "<h2>Accuracy against bytes</h2>\n<p>{}</p>\n<p class=\"note\">Trained, not replayed. A mark is the mean of a \
+         recipe's runs; a line joins recipes that differ in options alone. Up and to the left is better. The axis of \
+         accuracy does not begin at 0.</p>\n{}<div class=\"wide\"><table>\n<thead><tr><th class=\"word\">recipe</th>\
+         <th>accuracy % by seed</th><th>mean</th><th>against {}</th><th>MB fetched</th></tr></thead>\n<tbody>\n",
+        escape(&of),
         chart.draw(),
         escape(recipes[0].0)
     );
@@ -163,6 +189,7 @@ mod tests {
     use super::*;
 
     const LINES: &str = r#"{"event":"note","text":"x"}
+{"event":"job","data":"<digits>","train_samples":60}
 {"event":"run","recipe":"uniform+minio","seed":0,"accuracy":0.78,"fetched_bytes":400000000,"more":[1]}
 
 {"event":"run","recipe":"uniform+minio","seed":1,"accuracy":0.77,"fetched_bytes":400000000}
@@ -173,20 +200,29 @@ mod tests {
 
     #[test]
     fn both_forms_say_the_same() {
-        let runs = parse(LINES).unwrap();
-        assert_eq!(runs.len(), 5);
+        let Trained { job, runs } = parse(LINES).unwrap();
+        assert_eq!((runs.len(), job.unwrap().train_samples), (5, 60));
         let listed: Vec<&str> = LINES.lines().filter(|line| line.contains("\"run\"")).collect();
-        assert_eq!(parse(&format!("{{\"name\":\"cifar\",\"runs\":[{}]}}", listed.join(",\n"))).unwrap(), runs);
+        let record = parse(&format!("{{\"name\":\"cifar\",\"runs\":[{}]}}", listed.join(",\n"))).unwrap();
+        assert_eq!(record, Trained { job: None, runs });
+        assert!(section(&record, 60).contains("does not name the runs&#39; dataset"));
+    }
+
+    #[test]
+    fn runs_of_another_dataset_are_told() {
+        let trained = parse(LINES).unwrap();
+        assert!(section(&trained, 60).contains("60 samples of &lt;digits&gt;; 60 were replayed."));
+        assert!(section(&trained, 61).contains("61 were replayed, so perhaps another dataset."));
     }
 
     #[test]
     fn recipes_are_compared_seed_by_seed_and_controls_are_lines_of_their_own() {
-        let html = section(&parse(LINES).unwrap());
+        let html = section(&parse(LINES).unwrap(), 60);
         for shown in ["+0.5 (1 pair)", "-1.0 (1 pair)", "no seed in common", "78.0, 77.0", ">replay, noise</text>"] {
             assert!(html.contains(shown), "{shown} is not in {html}");
         }
         assert_eq!(html.matches("<polyline").count(), 3, "uniform, replay and its control");
-        assert_eq!(section(&[]), "");
+        assert_eq!(section(&Trained::default(), 60), "");
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! Masks in PNG files, as `numpy.asarray(PIL.Image.open(file))` has them: numbers and no colours. A palette's numbers
-//! stay
-//! what they are; gray of 2 and 4 bits is stretched to a byte, and 1 bit is 0 or 1, as in Pillow.
+//! stay what they are; gray of 2 and 4 bits is stretched to a byte, and 1 bit is 0 or 1, as in Pillow.
 
 use std::io::Cursor;
 

@@ -1,6 +1,5 @@
 //! Samples whose parts are named one by one: a file each, or a value. Lists of paths, manifests (CSV, JSON lines),
-//! and files
-//! of several folders that have one stem are such tables; the reader of a manifest makes the columns.
+//! and files of several folders that have one stem are such tables; the reader of a manifest makes the columns.
 //!
 //! A path is relative to the table's root unless it is absolute; it is opened as it is written.
 
@@ -64,8 +63,7 @@ pub struct Labels {
 /// Opens a table. `url` is its name for people, `root` what relative paths begin at.
 ///
 /// # Errors
-/// `Source` for a file that cannot be found or read; `Settings` for a table without samples or a picture, and for
-/// columns of
+/// `Source` for a file that cannot be found or read, and for a table without samples; `Settings` for columns of
 /// different lengths.
 pub fn open_table(
     url: String,

@@ -24,9 +24,18 @@ pub(super) fn of_input(m: &Measured, cause: Cause, best: Option<&WhatIf>) -> Opt
             Some(format!("lf.open(dataset, processes={processes})"))
         }
         (Loader::Lossfeed, Cause::Source, Some(bytes)) => Some(format!("Loader(…, cache=\"{}\")", size(bytes))),
+        (Loader::Lossfeed, Cause::Source, None) => unknown_readers(m).map(|now| {
+            let more = 2 * now;
+            format!("Loader(…, num_workers={more}) if items wait for a disk or network: `lossfeed why` tells")
+        }),
         (Loader::Lossfeed, Cause::Decode, Some(threads)) => Some(format!("Loader(…, num_workers={threads})")),
         _ => None,
     }
+}
+
+/// Worker processes whose work nothing measured: a page alone has only its own process's.
+fn unknown_readers(m: &Measured) -> Option<u64> {
+    m.settings.processes.filter(|&n| n > 0 && m.work.total_us < m.wait.source_us)
 }
 
 /// For one slow rank.

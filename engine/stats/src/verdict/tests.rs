@@ -189,6 +189,15 @@ fn a_python_dataset_of_ours_is_told_to_use_processes() {
 }
 
 #[test]
+fn worker_processes_that_only_the_probe_could_time_are_doubled_with_a_condition() {
+    let mut m = Measured { loader: Loader::Lossfeed, ..rank(40_000, 10_000) };
+    m.settings.processes = Some(2);
+    m.work.total_us = 100;
+    let next = judge(&[m]).next.unwrap();
+    assert!(next.starts_with("Loader(…, num_workers=4) if items wait") && next.contains("`lossfeed why`"), "{next}");
+}
+
+#[test]
 fn counters_of_two_moments_are_the_window_between_them() {
     let before = |name: &str| (name == "batches_total").then_some(100);
     let now = |name: &str| match name {

@@ -269,20 +269,25 @@ def _has_shards(folder: str) -> bool:
 
 
 def _notice_sizes(data: Data) -> None:
-    """Says once that images differ in size, with what makes one size of them."""
+    """Says once a process that images differ in size, with what makes one size of them."""
+    global _noticed
+    if _noticed:
+        return
     sizes = data._native.sizes(_SIZES)
     if len(set(sizes)) > 1:
+        _noticed = True
         least, most = min(sizes), max(sizes)
         warnings.warn(
             f"images of {data._native.describe()} differ in size (height x width {'{} x {}'.format(*least)} and "
-            f"{'{} x {}'.format(*most)} among {len(sizes)}), and a batch needs one size: "
-            "lf.Loader(data, …, transform=lf.ImageTransform(crop=224, scale=(0.08, 1.0))), or lf.open(…, resize=256, "
-            "crop=224)",
+            f"{'{} x {}'.format(*most)} among {len(sizes)}), and a batch needs one size. The loader's crop makes it, "
+            "lf.Loader(data, …, transform=lf.ImageTransform(crop=224, scale=(0.08, 1.0))); then ignore this. So does "
+            "lf.open(…, resize=256, crop=224)",
             UserWarning,
             stacklevel=4,  # the caller of lf.open
         )
 
 
+_noticed = False
 #: Images whose headers are looked at.
 _SIZES = 16
 
@@ -294,7 +299,7 @@ _STRANGERS = {
     (".arrow", ".feather", ".lmdb", ".tfrecord", ".tfrecords", ".beton", ".mds"): "is another library's: open a Dataset that reads it",
     (".pt", ".pth", ".pkl", ".pickle"): "is a pickle: load it, and open what it holds",
     (".zip", ".7z", ".rar"): "is an archive that is no tar: unpack it, or write shards with `lossfeed pack`",
-    layouts.IMAGES: "is one image: give the folder of class folders, or a list of paths",
+    layouts.IMAGES: "names images: give their folder, with labels=None if it has no classes, or lf.open(paths, labels)",
 }  # fmt: skip
 
 

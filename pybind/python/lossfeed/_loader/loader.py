@@ -37,37 +37,80 @@ from .topics import Cache, Reading, Sampling
 class Loader(Of[D, Y], TorchAttributes, Statistics, LinearLosses, MadeAgain):
     """Feeds a training run: each iteration is one epoch of :class:`Batch`, in an order that scores may steer.
 
-    ``data`` is what :func:`lossfeed.open` returns or takes. A stream (``IterableDataset``) is read by torch's loader,
-    without ids, cache and scores. The keywords up to ``in_order`` are torch's, in ``DataLoader``'s order; each is
-    honoured, or refused with the reason. ``pybind/docs/batches.md`` has more on them.
+    Example::
 
-    Three topics have classes of options, whose fields are keywords here too; give a field in one place:
+        pixels = lf.ImageTransform(crop=32, scale=(0.1, 1.0), flip=0.5)
+        loader = lf.Loader("train/", batch_size=12, cache="2GiB", sampler="auto", transform=pixels)
+        for epoch in range(3):
+            loader.set_epoch(epoch)
+            for batch in loader:
+                loss = loader.cross_entropy(model(batch.data), batch)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        print(loader.summary())
 
-    * ``cache=``: a size (``"32GiB"``, ``"20%"``) or a :class:`lossfeed.Cache`: ``cache_form``, ``policy``,
-      ``copy_path``, ``frozen_augmentation``.
-    * ``sampling=``: a :class:`lossfeed.Sampling`: ``sampler``, ``score``, ``smoothing``, ``ranks``, ``score_file``,
-      ``score_file_every``.
-    * ``reading=``: a :class:`lossfeed.Reading`: ``num_workers``, ``prefetch_factor``, ``read_ahead``, ``timeout``,
-      ``on_error``, ``max_slots``, ``worker_init_fn``, ``multiprocessing_context``, ``persistent_workers``.
+    The keywords up to ``in_order`` are torch's, in ``DataLoader``'s order. ``pybind/docs/batches.md`` has more on them.
 
-    Args:
+    Samples:
+        data: what :func:`lossfeed.open` takes or returns; a stream is read without ids, cache and scores.
+        dataset: torch's name for ``data``.
+        ids: the samples to load; batches count them from 0. None: all.
+        transform: an :class:`ImageTransform`, torchvision's, or a function of a batch's data; after the cache.
+
+    Batches:
         batch_size: samples a batch and rank, at least 1.
+        drop_last: True leaves out a last batch that is short.
+        collate_fn: gets the list of a batch's samples, returns its data, or a pair of data and target.
+        pad: joins arrays of different length: a value, ``"nested"``, ``"packed"``, :class:`Packed`, or a dict of these.
+        device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``: the device of batches, ready on the current stream.
+        framework: ``"torch"``, ``"numpy"``, or ``"auto"``: torch if this process has imported it.
+        pin_memory: torch's; batches for a GPU are page-locked anyway.
+        pin_memory_device: torch's; use ``device``.
+        in_order: torch's; batches always come in order.
+
+    Order:
         shuffle: True permutes by (seed, epoch). None or False: in order, unless ``sampler`` says otherwise.
         batch_sampler: gives lists of ids; without a ``batch_size`` of its own, ``batch_size=`` is the largest.
-        ids: the samples to load; batches count them from 0. None: all.
         weights: a number a sample; ids are drawn in proportion, with replacement.
-        collate_fn: gets the list of a batch's samples, returns its data, or a pair of data and target.
-        pad: joins arrays of different length: a fill value, ``"nested"``, ``"packed"``, a :class:`Packed`, or a dict of
-            these by path.
-        generator: what the seed is drawn from, on one rank.
-        device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``: the device of batches, ready on the current stream.
-        transform: an :class:`ImageTransform`, torchvision's, or a function of a batch's data; after the cache.
         seed: reproduces every order; the same on every rank. None: 0 with several ranks, else from torch's generator.
-        rank, world_size: None: torch.distributed's, else the environment's ``RANK`` and ``WORLD_SIZE``.
-        job: name in ``lossfeed smi``. stats: publish a page for it.
-        journal: a new file for what the cache decides and what is scored (CSV; gzip if it ends in ``.gz``), which
-            ``lossfeed replay --trace`` reads. Several ranks: ``{rank}`` in its name. ``record`` is its former name.
-        framework: ``"torch"``, ``"numpy"``, or ``"auto"``: torch if this process has imported it.
+        generator: what the seed is drawn from, on one rank.
+        sampler: ``"auto"`` with a cache; another name, a dict of name and options, or an object that gives ids.
+        score: what makes importance: ``"gradient_norm"``, ``"loss"``, ``"entropy"`` or ``"batch_rank"``. None chooses.
+        smoothing: weight of the old importance when a new score comes, from 0 to below 1.
+        score_file: a file that keeps importances for the next run. Several ranks: ``{rank}`` in its name.
+        score_file_every: seconds from one writing of it to the next.
+        sampling: a :class:`Sampling` holds ``sampler`` to ``score_file_every`` and ``ranks``; its help says more.
+
+    Cache:
+        cache: a size (``"32GiB"``, ``"20%"``) of host memory for samples, or a :class:`Cache`, for all of these.
+        cache_form: ``"encoded"`` keeps the source's bytes, ``"decoded"`` pixels; ``"auto"`` the smaller.
+        policy: which sample leaves a full cache: ``"lru"``, ``"minio"``, ``"importance"``, …. None suits the sampler.
+        copy_path: how cached rows get to a GPU: ``"gathered"``, ``"batched"``, ``"mapped"``; ``"auto"`` measures.
+        frozen_augmentation: True caches items of a dataset that draws at random, as they were first.
+
+    Reading:
+        num_workers: processes that read a Python dataset, threads for all else; 0: the calling thread; ``"auto"``.
+        prefetch_factor: batches that each worker prepares ahead. None: 2.
+        read_ahead: host memory for samples read before their batch, such as ``"1GiB"``.
+        timeout: seconds to wait for a batch before :class:`lossfeed.TimeoutError`. 0: no limit.
+        on_error: what becomes of bad samples: ``"raise"``, ``"skip"`` or ``"substitute"``.
+        max_slots: bound on batches in memory, those you hold included.
+        worker_init_fn: torch's, called in each worker process.
+        multiprocessing_context: torch's: how worker processes are started.
+        persistent_workers: torch's; worker processes of ``"auto"`` persist.
+        reading: a :class:`Reading` holds all of these; its help says more.
+
+    Ranks:
+        rank: this process's number. None: torch.distributed's, else the environment's ``RANK``.
+        world_size: number of processes. None: torch.distributed's, else the environment's ``WORLD_SIZE``.
+        ranks: ``"own"``: each draws from its own share. ``"exchange"``: all share their scores and draw one order.
+
+    Watching:
+        job: name in ``lossfeed smi``.
+        stats: False publishes no page for it.
+        journal: a new CSV file (``.gz``: gzip) of decisions and scores for ``lossfeed replay``; ``{rank}`` in its name.
+        record: the former name of ``journal``.
 
     A second pass ends the first. After ``fork`` a child makes its own loader. A pickled loader is made again where it
     arrives, with nothing scored or cached.
@@ -128,62 +171,25 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, LinearLosses, MadeAgain):
         score_file_every: float = 60.0,
         record: str | os.PathLike[str] | None = None,
     ) -> None:
+        cached: dict[str, Any] = {"form": cache_form, "policy": policy, "copy_path": copy_path}
+        cached |= {"frozen_augmentation": frozen_augmentation}
+        drawn: dict[str, Any] = {"sampler": sampler, "score": score, "smoothing": smoothing, "ranks": ranks}
+        drawn |= {"score_file": score_file, "score_file_every": score_file_every}
+        read: dict[str, Any] = {"num_workers": num_workers, "prefetch_factor": prefetch_factor}
+        read |= {"read_ahead": read_ahead, "timeout": timeout, "on_error": on_error, "max_slots": max_slots}
+        read |= {"worker_init_fn": worker_init_fn}
+        read |= {"multiprocessing_context": multiprocessing_context, "persistent_workers": persistent_workers}
         self._asked = Options(
-            data=data,
-            dataset=dataset,
-            batch_size=batch_size,
-            shuffle=shuffle,
-            batch_sampler=batch_sampler,
-            collate_fn=collate_fn,
-            pin_memory=pin_memory,
-            drop_last=drop_last,
-            generator=generator,
-            pin_memory_device=pin_memory_device,
-            in_order=in_order,
-            ids=ids,
-            weights=weights,
-            pad=pad,
-            device=device,
-            cache=Cache._of(
-                "cache",
-                cache,
-                form=cache_form,
-                policy=policy,
-                copy_path=copy_path,
-                frozen_augmentation=frozen_augmentation,
-            ),
-            sampling=Sampling._of(
-                "sampling",
-                sampling,
-                sampler=sampler,
-                score=score,
-                smoothing=smoothing,
-                ranks=ranks,
-                score_file=score_file,
-                score_file_every=score_file_every,
-            ),
-            reading=Reading._of(
-                "reading",
-                reading,
-                num_workers=num_workers,
-                prefetch_factor=prefetch_factor,
-                read_ahead=read_ahead,
-                timeout=timeout,
-                on_error=on_error,
-                max_slots=max_slots,
-                worker_init_fn=worker_init_fn,
-                multiprocessing_context=multiprocessing_context,
-                persistent_workers=persistent_workers,
-            ),
-            transform=transform,
-            seed=seed,
-            rank=rank,
-            world_size=world_size,
-            job=job,
-            stats=stats,
-            framework=framework,
-            journal=checks.renamed("record", record, "journal", journal),
-        )
+            data=data, dataset=dataset, ids=ids, transform=transform,
+            batch_size=batch_size, drop_last=drop_last, collate_fn=collate_fn, pad=pad, device=device,
+            framework=framework, pin_memory=pin_memory, pin_memory_device=pin_memory_device, in_order=in_order,
+            shuffle=shuffle, batch_sampler=batch_sampler, weights=weights, seed=seed, generator=generator,
+            cache=Cache._of("cache", cache, **cached),
+            sampling=Sampling._of("sampling", sampling, **drawn),
+            reading=Reading._of("reading", reading, **read),
+            rank=rank, world_size=world_size,
+            job=job, stats=stats, journal=checks.renamed("record", record, "journal", journal),
+        )  # fmt: skip
         if streams.takes(self, self._asked):
             return
         made = making.make(self._asked)

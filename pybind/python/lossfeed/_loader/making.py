@@ -196,6 +196,8 @@ def _delivery(
     if of_batches is not None:
         channels_last = _pictures(data)
     tails: dict[str, Any] | None = None
+    if of_batches.moves if isinstance(of_batches, per_image.PerImage) else transform is not None and transform._alone:
+        beside.notice_left(data, None if transform is None else transform._named.image)
     if transform is not None:
         tails, structure = beside.find(transform._named, data, transform._steps(data._native).settings)
     views = Views(framework, specs, data._native.target_spec, channels_last, structure, asked.pad)

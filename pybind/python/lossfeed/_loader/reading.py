@@ -21,7 +21,7 @@ from .._data.process_pool import Processes, Start
 from .._transform.image import ImageTransform
 from . import keywords, ranks
 from .options import Options
-from .torch_workers import Items, TorchReading
+from .torch_workers import Items, TorchReading, collated
 
 #: Most worker processes that "auto" starts.
 _AUTO_MAX = 8
@@ -60,7 +60,7 @@ def for_engine(asked: Options, data: Data, framework: str, pictures: Pictures | 
         structures = [adaptor.structure for adaptor in data._adaptors]
         leaves = [leaf for structure in structures for leaf in structure.leaves]
         if not all(of.like_torch for of in structures) and all(leaf.given != "image" for leaf in leaves):
-            collate_fn = require_torch("a batch").utils.data.default_collate
+            collate_fn = collated
     alone = [adaptor.dataset for adaptor in data._adaptors if isinstance(adaptor, Adaptor) and len(adaptor.turns)]
     count = (_processes(asked, alone[0], len(data)) or 0) if alone else 0
     torch = torch_loaded()

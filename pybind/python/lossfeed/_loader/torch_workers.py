@@ -157,21 +157,45 @@ def _gives_together(dataset: Any) -> bool:
 def _why(ids: list[int], items: list[Any], error: Exception) -> Exception:
     """Why torch's ``default_collate`` refused items, with the first that is made otherwise than the first of all."""
     words = f"{type(error).__name__}: {error}"
+    empty = next((path for item in items for path in _nones(item)), None)
     try:
         structure = Structure(items[0])
-        for id, item in zip(ids, items, strict=True):
+        for id, item in zip(ids or range(len(items)), items, strict=True):
             structure.pack(item, id)
     except SampleError as found:
-        words = str(found).replace("item 0", f"item {ids[0]}")
+        words = str(found).replace("item 0", f"item {ids[0]}") if ids else str(found)
     except Exception:
         pass
     remedy = "give collate_fn=, or open it with lf.open(dataset, varying=True) and say how lengths are joined, pad=0"
     if "PIL." in words:
         remedy = "return tensors (torchvision's v2.ToImage()), or give collate_fn= or transform=lf.ImageTransform(…)"
+    elif empty is not None and "NoneType" in words:
+        words = f"{empty} is None, which torch's default_collate refuses"
+        remedy = "return a text or a number in its place, or give collate_fn="
     more = "…" if len(ids) > 4 else ""
     made = SampleError(f"items {ids[:4]}{more} of the dataset cannot be collated: {words}; {remedy}")
     made.__cause__ = error
     return made
+
+
+def _nones(item: Any, path: str = "item") -> Iterator[str]:
+    """The places of None in an item."""
+    if item is None:
+        yield path
+    parts = item.items() if isinstance(item, dict) else enumerate(item) if isinstance(item, (tuple, list)) else ()
+    for key, part in parts:
+        yield from _nones(part, f"{path}[{key!r}]")
+
+
+def collated(items: list[Any]) -> Any:
+    """Torch's ``default_collate`` for the items of a cache; refusals name the place."""
+    try:
+        return require_torch("a batch").utils.data.default_collate(items)
+    except Exception as error:
+        if of_signal(error):
+            raise
+        why = _why([], items, error)
+        raise SampleError(str(why).replace("items [] of the dataset", "a batch of the dataset's items")) from error
 
 
 class _Start:

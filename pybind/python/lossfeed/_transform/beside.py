@@ -3,11 +3,13 @@ them."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from .._base.errors import SampleError, SettingsError
+from .._base.errors import SampleError, SettingsError, TrainingWarning
 from .._base.memory import to_numpy
 from .._data.data import Data
 from .._data.packing import Leaf
@@ -192,6 +194,50 @@ def find(names: Named, data: Data, cut: dict[str, Any]) -> Beside:
     return Beside({**{key: cut[key] for key in keys}, "parts": parts}, Structure(tree, target=_target(structure)))
 
 
+def notice_left(data: Data, image: str | None) -> None:
+    """Warns of fields that a transform of the picture alone would leave where they are: encoded images, and arrays as
+    high and wide as the picture."""
+    structure = data._structure
+    if structure is None:
+        specs = [data._native.spec, data._native.target_spec]
+        sizes = {name: _size(tuple(spec[1])) for name, spec in zip("xy", specs) if spec is not None}
+    else:
+        sizes = {leaf.path: _size(tuple(leaf.shape)) for leaf in structure.leaves if leaf.place == "field"}
+        look = _Look(data, structure, ())
+        with contextlib.suppress(SampleError):
+            for leaf in structure.leaves:
+                if (leaf.place == "tail" and len(leaf.shape) > 1) or leaf.given in ("bytes", "image"):
+                    sizes[leaf.path] = _size_of(look._value(leaf))
+    picture = image if image in sizes else next((name for name, size in sizes.items() if size is not None), None)
+    if picture is None:
+        return
+    left = [name for name, size in sizes.items() if size in (_ENCODED, sizes[picture]) and size and name != picture]
+    if left:
+        warnings.warn(
+            f"the transform crops or turns {picture!r} alone, and {', '.join(map(repr, left))} stays as it is: if one "
+            f"draw is to move both, transform=lf.ImageTransform(…, image={picture!r}, masks={tuple(left)})",
+            TrainingWarning,
+            stacklevel=5,  # the caller that makes the loader
+        )
+
+
+#: The size of an image that is not decoded.
+_ENCODED = (-1, -1)
+
+
+def _size(shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Height and width of one image; None of another array."""
+    if len(shape) == 3:
+        return tuple(shape[:2] if shape[2] in (1, 3, 4) else shape[1:])
+    return tuple(shape) if len(shape) == 2 and min(shape) > 4 else None
+
+
+def _size_of(value: Any) -> tuple[int, ...] | None:
+    if isinstance(value, bytes):
+        return _ENCODED if value.startswith((b"\x89PNG", b"\xff\xd8\xff")) else None
+    return _size(tuple(getattr(value, "shape", ())))
+
+
 def _target(structure: Structure) -> str | None:
     return structure.target_key if isinstance(structure.tree, Mapping) else None
 
@@ -262,7 +308,7 @@ class _Look:
         spare: dict[str, Any] | None = None
         for id in range(count):
             try:
-                sample = self._structure.read(*self._data._native.sample(id), to_numpy)
+                sample = self._structure.read(*self._data._native.beside(id), to_numpy)
                 values = self._structure.values(sample, id)
                 found = {leaf.path: value for leaf, value in zip(self._structure.leaves, values)}
             except SampleError as cause:

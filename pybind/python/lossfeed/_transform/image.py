@@ -180,6 +180,12 @@ class ImageTransform(Spelled):
         plain = self._augment or self._settings
         return self._crop is None and self._jitter is None and plain["crop"] is not None and not plain["padding"]
 
+    @property
+    def _alone(self) -> bool:
+        """True if pixels of the picture alone change their place."""
+        plain = self._augment or self._settings
+        return not self._named.beside and (self._crop is not None or plain["crop"] is not None or plain["flip"] > 0)
+
     def _steps(self, source: _native.Source) -> Steps:
         """The engine's settings of the transform, the crop, the jitter and the augmentation."""
         settings, crop, augment = self._settings, self._crop, self._augment

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 import warnings
 from collections.abc import Mapping
 from functools import partial
@@ -21,6 +22,8 @@ _STILL = frozenset(
 #: Containers that call one step after the other.
 _CHAINS = ("Compose", "Sequential")
 _TORCHVISION = "torchvision.transforms"
+#: Names of transforms that move pixels.
+_MOVING = re.compile("Crop|Flip|Rotat|Affine|Perspective|Elastic|Zoom|Resize|Jitter$(?<!ColorJitter)")
 #: What a sample has not.
 _NOTHING = object()
 
@@ -68,6 +71,8 @@ class PerImage:
         while drawing and _is_still(steps[drawing - 1]):
             drawing -= 1
         self._each, self._whole = steps[:drawing], steps[drawing:]
+        #: True if pixels change their place.
+        self.moves = any(_MOVING.search(type(step).__name__) for step in _steps(transform))
 
     def __call__(self, data: Any, tree: Any, rows: int) -> Any:
         """A batch's `data` after the transform: a tensor of images, or a tree of parts with `rows` rows each, made as `tree`
