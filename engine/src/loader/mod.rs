@@ -13,6 +13,7 @@ mod filling;
 mod gather;
 mod images;
 mod iteration;
+mod look;
 mod origin;
 mod read_ahead;
 #[cfg(test)]

@@ -16,8 +16,10 @@
 
 use super::desk::Job;
 use super::readers::{Clock, Hire, Readers};
-use super::window::{Landed, Look, Vain, Window};
+use super::look::{Chosen, Look};
+use super::window::{Landed, Vain, Window};
 use crate::cache::{Begun, Cache, Decision, Lookup};
+use crate::control::Ahead;
 use crate::error::Result;
 use crate::source::{Decisions, Source, Traffic};
 use crate::stats::Counters;
@@ -34,6 +36,28 @@ use std::time::Instant;
 /// As many answers may be outstanding when another call begins: requests that stores have under way at a time.
 const FEW: usize = 64;
 
+/// The most places of an order that one look sees: ranges of shards are planned over all of them.
+const SCANNED_MAX: usize = 1 << 17;
+
+/// What is wanted from `look`'s place on, piece by piece as [`Cache::ahead`] tells it, as far as there is room.
+fn scanned(cache: &Cache, look: &Look, bytes: &dyn Fn(SampleId) -> u64) -> Option<Ahead> {
+    let mut all = cache.ahead(look.pass, look.from, look.room, bytes)?;
+    let (mut room, mut wanted) = (look.room, 0..all.wants.len());
+    while !all.whole && !all.undrawn && all.next < look.from.saturating_add(SCANNED_MAX) {
+        let taken: u64 = all.wants.get(wanted).into_iter().flatten().map(|want| bytes(want.id)).sum();
+        room.free_bytes = room.free_bytes.saturating_sub(taken);
+        let more = cache.ahead(look.pass, all.next, room, bytes)?;
+        if more.next == all.next {
+            break;
+        }
+        wanted = all.wants.len()..all.wants.len() + more.wants.len();
+        all.wants.extend(more.wants);
+        all.busy.extend(more.busy);
+        all = Ahead { wants: all.wants, busy: all.busy, ..more };
+    }
+    Some(all)
+}
+
 /// See the module's head.
 pub struct ReadAhead {
     pub(super) window: Mutex<Window>,
@@ -43,6 +67,8 @@ pub struct ReadAhead {
     pub(super) landed: Condvar,
     /// Of each sample's target.
     pub(super) target_bytes: u64,
+    /// Rows of a batch.
+    batch: usize,
     /// Microseconds in which a loader thread waited because too little is read ahead ([`Window::is_short`]), of all
     /// threads.
     pub(crate) short_us: AtomicU64,
@@ -56,13 +82,15 @@ pub struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// At most `limit_bytes` of samples, targets included; of a dataset whose targets have `target_bytes` each.
-    pub fn new(limit_bytes: u64, target_bytes: usize, counters: Arc<Counters>) -> Self {
+    /// At most `limit_bytes` of samples, targets included; of a dataset whose targets have `target_bytes` each, for
+    /// batches of `batch` rows.
+    pub fn new(limit_bytes: u64, target_bytes: usize, batch: usize, counters: Arc<Counters>) -> Self {
         Self {
             window: Mutex::new(Window::new(limit_bytes)),
             room: Condvar::new(),
             landed: Condvar::new(),
             target_bytes: target_bytes as u64,
+            batch,
             short_us: AtomicU64::new(0),
             counters,
             readers: None,
@@ -211,17 +239,32 @@ impl ReadAhead {
                     self.room.wait(&mut window);
                 }
             };
-            let ahead = || cache.ahead(look.pass, look.from, look.room, &bytes);
+            let ahead = || scanned(cache, &look, &bytes);
             let mut wants = ahead();
             if wants.as_ref().is_some_and(|ahead| ahead.undrawn && ahead.wants.is_empty()) {
                 cache.foresee(look.pass);
                 wants = ahead();
             }
             let found = self.window.lock().looked(&look, wants, &bytes);
-            let along = source.along(&found.ids, found.urgent, look.request_bytes);
-            let ids = self.window.lock().asked(&look, found, &along, &bytes);
+            let free_bytes = self.window.lock().free_for(&found, &bytes);
+            let call = look.call(&found, self.batch, free_bytes);
+            let (chosen, request_bytes) = match source.plan(&found.ids, call) {
+                Some(plan) if plan.by_ranges => (Chosen::Planned(plan), call.range_bytes),
+                Some(plan) => (Chosen::Planned(plan), look.request_bytes),
+                None => {
+                    (Chosen::Along(source.along(&found.ids, found.urgent, look.request_bytes)), look.request_bytes)
+                }
+            };
+            let (ids, beside_bytes) = self.window.lock().asked(&look, found, chosen, &bytes);
+            self.landed.notify_all();
             match &self.readers {
-                None => self.read(source, &look, &ids),
+                None => {
+                    self.read(source, (look.stretch, request_bytes), &ids);
+                    if beside_bytes > 0 {
+                        self.window.lock().give_back(beside_bytes);
+                        self.room.notify_all();
+                    }
+                }
                 Some(readers) => {
                     if !readers.put(look.stretch, &ids) {
                         self.miss(&ids);
@@ -256,14 +299,14 @@ impl ReadAhead {
         self.room.notify_all();
     }
 
-    fn read(&self, source: &dyn Source, look: &Look, ids: &[SampleId]) {
+    fn read(&self, source: &dyn Source, how: (u64, u64), ids: &[SampleId]) {
         // From here on another may look, while this call's last answers come: enough to keep the link busy.
         let few = (ids.len() / 4).max(FEW);
         let mut ceded = ids.len() <= few;
         if ceded {
             self.cede();
         }
-        self.bring(source, (look.stretch, look.request_bytes), ids, &mut |unanswered| {
+        self.bring(source, how, ids, &mut |unanswered| {
             if !ceded && unanswered <= few {
                 ceded = true;
                 self.cede();

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 /// How long a batch waits for what is under way before it looks whether anybody still wants it.
 const PATIENCE: Duration = Duration::from_millis(50);
+/// So many times it looks whether the prefetch threads have begun.
+const STARTS: usize = 20;
 
 /// What a batch found of what it needs, by its own positions.
 #[derive(Default)]
@@ -44,6 +46,7 @@ impl ReadAhead {
         if !self.is_on() {
             return self.ask(source, stopped, ids, sink);
         }
+        self.wait_for_start(stopped);
         let ControlFlow::Continue(at_first) = self.take((0..ids.len()).collect(), ids, sink) else {
             return traffic.get();
         };
@@ -158,6 +161,23 @@ impl ReadAhead {
         }
         going?;
         ControlFlow::Continue(taken)
+    }
+
+    /// Until it is known what is asked for first, or the pass is over: at most a second, whatever the prefetch threads do.
+    fn wait_for_start(&self, stopped: &dyn Fn() -> bool) {
+        for _ in 0..STARTS {
+            {
+                let mut window = self.window.lock();
+                if !window.is_starting() {
+                    return;
+                }
+                self.landed.wait_for(&mut window, PATIENCE);
+            }
+            if stopped() {
+                return;
+            }
+        }
+        self.window.lock().start();
     }
 
     /// Until one of the positions `under_way` has come or will not, or for a moment.

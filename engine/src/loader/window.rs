@@ -1,8 +1,9 @@
 //! What is read ahead: which samples were asked for, which have come, and how many bytes all that takes. Without locks;
 //! `read_ahead.rs` puts one around it.
 
-use crate::control::{Ahead, Room, Want};
+use crate::control::{Ahead, Room};
 use crate::types::SampleId;
+use super::look::{Chosen, Found, Look};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -14,6 +15,11 @@ const FIRST_SHARE: u64 = 64;
 /// One request brings this share at most of what was asked for before. Of a batch each sample may come with a request
 /// of its own, and has to wait for all of them.
 const REQUEST_SHARE: u64 = 256;
+
+/// The longest request for samples that no range is planned for.
+const REQUEST_BYTES_MAX: u64 = 512 << 10;
+/// Behind a planned call another is planned when this share of the limit is free.
+const PLAN_SHARE: u64 = 8;
 
 /// Of a link that is short less than this share of the limit has come before it is needed.
 const LANDED_SHARE: u64 = 4;
@@ -41,38 +47,6 @@ impl Asked {
         if beyond.is_some_and(|beyond| first < beyond && beyond <= place) {
             self.again.get_or_insert(place);
         }
-    }
-}
-
-/// Where to look for more.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Look {
-    /// The pass that is read for, and the stretch it belongs to.
-    pub(super) pass: u64,
-    pub(super) stretch: u64,
-    pub(super) from: usize,
-    changes: u64,
-    pub(super) room: Room,
-    /// So much is to be asked for now, and what is due.
-    enough_bytes: u64,
-    /// By requests of about so many bytes at most.
-    pub(super) request_bytes: u64,
-}
-
-/// Who is to be asked for.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
-    /// The first `urgent` of them are asked for; they and the others each in the order of need.
-    pub(super) ids: Vec<SampleId>,
-    pub(super) urgent: usize,
-    /// Where each is in the order.
-    places: Vec<usize>,
-}
-
-impl Found {
-    fn push(&mut self, want: Want) {
-        self.ids.push(want.id);
-        self.places.push(want.place);
     }
 }
 
@@ -117,6 +91,10 @@ pub(super) struct Window {
     fresh: bool,
     /// The places of the next pass begin here; of a stream, as far as could be told when it was looked at.
     beyond: Option<usize>,
+    /// Batches wait until it is known what is asked for first: else they would ask for it themselves.
+    starting: bool,
+    /// The last call was planned by ranges.
+    by_ranges: bool,
     asked: HashMap<SampleId, Asked>,
     /// Wanted by the next pass, and fetched for this one by a batch when that was found.
     due: HashSet<SampleId>,
@@ -146,6 +124,8 @@ impl Window {
             changes: 0,
             fresh: false,
             beyond: None,
+            starting: false,
+            by_ranges: false,
             asked: HashMap::new(),
             due: HashSet::new(),
             bytes: 0,
@@ -181,6 +161,7 @@ impl Window {
         self.stretch += u64::from(foreseen.is_none());
         (self.pass, self.next, self.whole) = (pass, 0, pass == 0);
         (self.reached, self.blocked, self.fresh, self.beyond) = (0, false, foreseen.is_some(), None);
+        (self.starting, self.by_ranges) = (pass != 0 && foreseen.is_none(), false);
         vain
     }
 
@@ -197,6 +178,14 @@ impl Window {
     }
     pub(super) fn is_closed(&self) -> bool {
         self.closed
+    }
+    /// Nobody waits for the first look any more.
+    pub(super) fn start(&mut self) {
+        self.starting = false;
+    }
+    /// Whether a pass has begun and nothing of it was looked at yet.
+    pub(super) fn is_starting(&self) -> bool {
+        self.starting && !self.paused && !self.closed
     }
     pub(super) fn stretch(&self) -> u64 {
         self.stretch
@@ -229,7 +218,8 @@ impl Window {
 
     /// Whether it is time to look further, and where. Who gets an answer is alone until [`Self::cede`].
     pub(super) fn look(&mut self) -> Option<Look> {
-        let enough_bytes = self.asked_bytes.clamp(self.limit / FIRST_SHARE, self.limit / 2).max(1);
+        let most_bytes = self.limit / if self.by_ranges { PLAN_SHARE } else { 2 };
+        let enough_bytes = self.asked_bytes.clamp(self.limit / FIRST_SHARE, most_bytes).max(1);
         let free_bytes = self.limit.saturating_sub(self.bytes);
         let time = self.fresh || free_bytes >= enough_bytes;
         let nothing = !time && self.due.is_empty();
@@ -242,9 +232,10 @@ impl Window {
         let beyond_bytes: u64 = self.asked.values().filter(beyond).map(|asked| asked.bytes).sum();
         // All that is wanted within this, from the next place on, has room.
         let room = Room { free_bytes: free_bytes + beyond_bytes, sample_bytes_max: self.limit };
-        let request_bytes = self.asked_bytes / REQUEST_SHARE;
+        let request_bytes = (self.asked_bytes / REQUEST_SHARE).min(REQUEST_BYTES_MAX);
+        let fresh = self.asked_bytes == 0;
         let &mut Self { pass, stretch, next: from, changes, .. } = self;
-        Some(Look { pass, stretch, from, changes, room, enough_bytes, request_bytes })
+        Some(Look { pass, stretch, from, changes, room, enough_bytes, request_bytes, fresh })
     }
 
     /// What was found by `look`. Those who are needed first are asked for from now on; of the others those may be that
@@ -304,26 +295,52 @@ impl Window {
         seen
     }
 
-    /// Those of what was found that come `along` with the urgent ones are asked for too. All who are to be asked for,
-    /// in the order of need.
+    /// The most bytes of a call that asks for what was `found`, its urgent samples included.
+    pub(super) fn free_for(&self, found: &Found, bytes: &dyn Fn(SampleId) -> u64) -> u64 {
+        let urgent = found.ids.get(..found.urgent).unwrap_or_default();
+        (self.limit + urgent.iter().map(|&id| bytes(id)).sum::<u64>()).saturating_sub(self.bytes)
+    }
+
+    /// Of what was found, those that are `chosen` are asked for. All who are to be asked for, in the order of need, and
+    /// what that takes beside them until they have come.
     pub(super) fn asked(
         &mut self,
         look: &Look,
         found: Found,
-        along: &[usize],
+        chosen: Chosen,
         bytes: &dyn Fn(SampleId) -> u64,
-    ) -> Vec<SampleId> {
+    ) -> (Vec<SampleId>, u64) {
+        self.starting &= self.pass != look.pass;
         if self.stretch != look.stretch || self.closed {
             // Nobody asks the source for them now.
             found.ids.iter().take(found.urgent).for_each(|&id| self.miss(id));
-            return Vec::new();
+            return (Vec::new(), 0);
         }
         let mut ids = found.ids.get(..found.urgent).unwrap_or_default().to_vec();
         if self.pass != look.pass {
             // The places of the others are those of the pass before.
-            return ids;
+            return (ids, 0);
         }
-        for &k in along {
+        let (along, beside_bytes) = match chosen {
+            Chosen::Along(along) => {
+                self.by_ranges = false;
+                (along, 0)
+            }
+            Chosen::Planned(plan) => {
+                let left = (0..found.urgent).filter(|k| plan.samples.binary_search(k).is_err());
+                for (&id, &place) in left.filter_map(|k| found.ids.get(k).zip(found.places.get(k))) {
+                    let (miss_bytes, next) = (bytes(id), self.next.min(place));
+                    self.miss(id);
+                    (self.next, self.whole) = (next, false);
+                    self.asked_bytes = self.asked_bytes.saturating_sub(miss_bytes);
+                }
+                ids.retain(|id| self.asked.contains_key(id));
+                self.by_ranges = plan.by_ranges;
+                self.bytes += plan.beside_bytes;
+                (plan.samples, plan.beside_bytes)
+            }
+        };
+        for k in along {
             let (Some(&id), Some(&place)) = (found.ids.get(k), found.places.get(k)) else { continue };
             let bytes = bytes(id);
             let asked = self.asked.contains_key(&id) || place < self.reached || self.bytes + bytes > self.limit;
@@ -332,7 +349,7 @@ impl Window {
                 ids.push(id);
             }
         }
-        ids
+        (ids, beside_bytes)
     }
 
     /// Who looked lets another look. It has been answered for most of what it asked for: what is needed first comes

@@ -29,6 +29,7 @@ pub use probe::sizes;
 
 use crate::error::Result;
 use crate::tune::circuit::State;
+use crate::tune::fetch_plan::{Ask, Plan};
 pub use crate::types::SIZE_UNKNOWN;
 use crate::types::{SampleId, TensorSpec};
 use std::ops::{AddAssign, ControlFlow};
@@ -305,5 +306,12 @@ pub trait Source: Send + Sync {
     /// them too costs little more than their bytes. Positions, ascending. `request_bytes` as in [`Self::fetch_by`].
     fn along(&self, _ids: &[SampleId], _first: usize, _request_bytes: u64) -> Vec<usize> {
         Vec::new()
+    }
+
+    /// Which of `ids`, which are needed in this order and all have room, are asked for by a call of
+    /// [`Self::fetch_by`] with requests of [`Ask::range_bytes`]. `None`: those that are urgent, and who comes
+    /// [`Self::along`].
+    fn plan(&self, _ids: &[SampleId], _call: Ask) -> Option<Plan> {
+        None
     }
 }

@@ -1,0 +1,62 @@
+//! One look at what batches to come will want, and what is asked for then.
+
+use crate::control::{Room, Want};
+use crate::tune::fetch_plan::{Ask, Plan};
+use crate::types::SampleId;
+
+/// One planned range takes this share of the prefetch limit at most, and no more than [`RANGE_BYTES_MAX`].
+const RANGE_SHARE: u64 = 16;
+const RANGE_BYTES_MAX: u64 = 2 << 20;
+
+/// Where to look for more.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Look {
+    /// The pass that is read for, and the stretch it belongs to.
+    pub(super) pass: u64,
+    pub(super) stretch: u64,
+    pub(super) from: usize,
+    pub(super) changes: u64,
+    pub(super) room: Room,
+    /// So much is to be asked for now, and what is due.
+    pub(super) enough_bytes: u64,
+    /// By requests of about so many bytes at most.
+    pub(super) request_bytes: u64,
+    /// Nothing was asked for in this pass before.
+    pub(super) fresh: bool,
+}
+
+/// Who is to be asked for.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    /// The first `urgent` of them are asked for; they and the others each in the order of need.
+    pub(super) ids: Vec<SampleId>,
+    pub(super) urgent: usize,
+    /// Where each is in the order.
+    pub(super) places: Vec<usize>,
+}
+
+impl Look {
+    /// What a plan has to know of what was `found`. `batch` places are the first batch's, and `free_bytes` as
+    /// [`Window::free_for`](super::window::Window::free_for).
+    pub(super) fn call(&self, found: &Found, batch: usize, free_bytes: u64) -> Ask {
+        let from = found.places.first().copied().unwrap_or_default();
+        let first = if self.fresh { found.places.partition_point(|&place| place < from + batch) } else { 0 };
+        let range_bytes = (self.room.sample_bytes_max / RANGE_SHARE).min(RANGE_BYTES_MAX);
+        Ask { first, urgent: found.urgent, free_bytes, range_bytes }
+    }
+}
+
+/// Which of what was found is asked for.
+pub(super) enum Chosen {
+    /// Those that are urgent, and these positions.
+    Along(Vec<usize>),
+    /// What a plan says and nothing else.
+    Planned(Plan),
+}
+
+impl Found {
+    pub(super) fn push(&mut self, want: Want) {
+        self.ids.push(want.id);
+        self.places.push(want.place);
+    }
+}
