@@ -1,8 +1,9 @@
-//! One look at what batches to come will want, and what is asked for then.
+//! One look at what batches to come will want, what is asked for then, and what is known of that.
 
 use crate::control::{Room, Want};
 use crate::tune::fetch_plan::{Ask, Plan};
 use crate::types::SampleId;
+use std::sync::Arc;
 
 /// One planned range takes this share of the prefetch limit at most, and no more than [`RANGE_BYTES_MAX`].
 const RANGE_SHARE: u64 = 16;
@@ -33,11 +34,13 @@ pub(super) struct Found {
     pub(super) urgent: usize,
     /// Where each is in the order.
     pub(super) places: Vec<usize>,
+    /// A later pass will know more neighbours of them, and the next one has what it begins with.
+    pub(super) early: bool,
 }
 
 impl Look {
     /// What a plan has to know of what was `found`. `batch` places are the first batch's, and `free_bytes` as
-    /// [`Window::free_for`](super::window::Window::free_for).
+    /// `Window::free_for`.
     pub(super) fn call(&self, found: &Found, batch: usize, free_bytes: u64) -> Ask {
         let from = found.places.first().copied().unwrap_or_default();
         let first = if self.fresh { found.places.partition_point(|&place| place < from + batch) } else { 0 };
@@ -52,11 +55,46 @@ pub(super) enum Chosen {
     Along(Vec<usize>),
     /// What a plan says and nothing else.
     Planned(Plan),
+    /// Nothing in this pass.
+    Nothing,
 }
 
 impl Found {
     pub(super) fn push(&mut self, want: Want) {
         self.ids.push(want.id);
         self.places.push(want.place);
+    }
+}
+
+/// Samples that were read and that nobody needed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Vain {
+    pub(super) samples: u64,
+    pub(super) bytes: u64,
+}
+
+/// A sample's payload, and its target behind it.
+pub(super) type Landed = Arc<Vec<u8>>;
+
+/// A sample that was asked for. While it is on its way nobody asks for it again.
+pub(super) struct Asked {
+    /// Its place in the epoch's order; `None` if nobody needs it any more.
+    pub(super) place: Option<usize>,
+    /// Its place in the next pass, if it is wanted there too: then it stays when it is taken.
+    pub(super) again: Option<usize>,
+    pub(super) bytes: u64,
+    pub(super) landed: Option<Landed>,
+    /// A batch of an earlier pass has taken it.
+    pub(super) used: bool,
+}
+
+impl Asked {
+    /// It is wanted at `place` too. One that is here for an earlier batch is not read twice: that batch may keep it in
+    /// the cache, and if it is one of the pass before, the sample stays here.
+    pub(super) fn want(&mut self, place: usize, beyond: Option<usize>) {
+        let first = *self.place.get_or_insert(place);
+        if beyond.is_some_and(|beyond| first < beyond && beyond <= place) {
+            self.again.get_or_insert(place);
+        }
     }
 }

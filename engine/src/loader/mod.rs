@@ -14,6 +14,8 @@ mod gather;
 mod images;
 mod iteration;
 mod look;
+#[cfg(test)]
+mod look_tests;
 mod origin;
 mod read_ahead;
 #[cfg(test)]

@@ -15,9 +15,9 @@
 //! One thread at a time starts or ends the prefetching of files; threads, readers and window are locked under that.
 
 use super::desk::Job;
+use super::look::{Chosen, Landed, Look, Vain};
 use super::readers::{Clock, Hire, Readers};
-use super::look::{Chosen, Look};
-use super::window::{Landed, Vain, Window};
+use super::window::Window;
 use crate::cache::{Begun, Cache, Decision, Lookup};
 use crate::control::Ahead;
 use crate::error::Result;
@@ -248,18 +248,24 @@ impl ReadAhead {
             let found = self.window.lock().looked(&look, wants, &bytes);
             let free_bytes = self.window.lock().free_for(&found, &bytes);
             let call = look.call(&found, self.batch, free_bytes);
-            let (chosen, request_bytes) = match source.plan(&found.ids, call) {
-                Some(plan) if plan.by_ranges => (Chosen::Planned(plan), call.range_bytes),
-                Some(plan) => (Chosen::Planned(plan), look.request_bytes),
-                None => {
-                    (Chosen::Along(source.along(&found.ids, found.urgent, look.request_bytes)), look.request_bytes)
-                }
+            let plan = source.plan(&found.ids, call);
+            let by_ranges = plan.as_ref().is_some_and(|plan| plan.by_ranges);
+            let request_bytes = if by_ranges { call.range_bytes } else { look.request_bytes };
+            let along = || match found.early {
+                true => Chosen::Nothing,
+                false => Chosen::Along(source.along(&found.ids, found.urgent, look.request_bytes)),
             };
-            let (ids, beside_bytes) = self.window.lock().asked(&look, found, chosen, &bytes);
+            let chosen = plan.map_or_else(along, Chosen::Planned);
+            let (ids, beside_bytes, goes_on) = {
+                let mut window = self.window.lock();
+                let (ids, beside_bytes) = window.asked(&look, found, chosen, &bytes);
+                (ids, beside_bytes, window.is_starting())
+            };
             self.landed.notify_all();
             match &self.readers {
                 None => {
-                    self.read(source, (look.stretch, request_bytes), &ids);
+                    let few = if goes_on { ids.len() } else { (ids.len() / 4).max(FEW) };
+                    self.read(source, (look.stretch, request_bytes), &ids, few);
                     if beside_bytes > 0 {
                         self.window.lock().give_back(beside_bytes);
                         self.room.notify_all();
@@ -299,9 +305,8 @@ impl ReadAhead {
         self.room.notify_all();
     }
 
-    fn read(&self, source: &dyn Source, how: (u64, u64), ids: &[SampleId]) {
-        // From here on another may look, while this call's last answers come: enough to keep the link busy.
-        let few = (ids.len() / 4).max(FEW);
+    /// Another may look when `few` answers are still to come: enough to keep the link busy.
+    fn read(&self, source: &dyn Source, how: (u64, u64), ids: &[SampleId], few: usize) {
         let mut ceded = ids.len() <= few;
         if ceded {
             self.cede();

@@ -1,7 +1,7 @@
 //! Truths about the window of what is read ahead: every sample once, no byte above the limit, none forgotten.
 
-use super::look::{Chosen, Found, Look};
-use super::window::{Landed, Taken, Vain, Window};
+use super::look::{Chosen, Found, Landed, Look, Vain};
+use super::window::{Taken, Window};
 use crate::control::{Ahead, Want};
 use crate::types::SampleId;
 use proptest::prelude::*;

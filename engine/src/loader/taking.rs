@@ -46,7 +46,6 @@ impl ReadAhead {
         if !self.is_on() {
             return self.ask(source, stopped, ids, sink);
         }
-        self.wait_for_start(stopped);
         let ControlFlow::Continue(at_first) = self.take((0..ids.len()).collect(), ids, sink) else {
             return traffic.get();
         };
@@ -163,8 +162,9 @@ impl ReadAhead {
         ControlFlow::Continue(taken)
     }
 
-    /// Until it is known what is asked for first, or the pass is over: at most a second, whatever the prefetch threads do.
-    fn wait_for_start(&self, stopped: &dyn Fn() -> bool) {
+    /// Waits until it is known what is asked for first, or the pass is over: at most a second, whatever the prefetch
+    /// threads do. Before the first batch is decided, so that its samples are in the plan.
+    pub(super) fn wait_for_start(&self, stopped: &dyn Fn() -> bool) {
         for _ in 0..STARTS {
             {
                 let mut window = self.window.lock();

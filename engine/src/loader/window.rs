@@ -1,13 +1,12 @@
 //! What is read ahead: which samples were asked for, which have come, and how many bytes all that takes. Without locks;
 //! `read_ahead.rs` puts one around it.
 
+use super::look::{Asked, Chosen, Found, Landed, Look, Vain};
 use crate::control::{Ahead, Room};
 use crate::types::SampleId;
-use super::look::{Chosen, Found, Look};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
-use std::sync::Arc;
 
 /// The first call of a pass asks for this share of the limit at most, and each after it for as much as all before: the
 /// first batch does not wait for half of the limit to come.
@@ -24,32 +23,6 @@ const PLAN_SHARE: u64 = 8;
 /// Of a link that is short less than this share of the limit has come before it is needed.
 const LANDED_SHARE: u64 = 4;
 
-/// A sample's payload, and its target behind it.
-pub(super) type Landed = Arc<Vec<u8>>;
-
-/// A sample that was asked for. While it is on its way nobody asks for it again.
-struct Asked {
-    /// Its place in the epoch's order; `None` if nobody needs it any more.
-    place: Option<usize>,
-    /// Its place in the next pass, if it is wanted there too: then it stays when it is taken.
-    again: Option<usize>,
-    bytes: u64,
-    landed: Option<Landed>,
-    /// A batch of an earlier pass has taken it.
-    used: bool,
-}
-
-impl Asked {
-    /// It is wanted at `place` too. One that is here for an earlier batch is not read twice: that batch may keep it in
-    /// the cache, and if it is one of the pass before, the sample stays here.
-    fn want(&mut self, place: usize, beyond: Option<usize>) {
-        let first = *self.place.get_or_insert(place);
-        if beyond.is_some_and(|beyond| first < beyond && beyond <= place) {
-            self.again.get_or_insert(place);
-        }
-    }
-}
-
 /// What a batch finds.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Taken {
@@ -60,13 +33,6 @@ pub(super) enum Taken {
     UnderWay,
     /// Nobody asked for it, or it did not come.
     Nothing,
-}
-
-/// Samples that were read and that nobody needed.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Vain {
-    pub(super) samples: u64,
-    pub(super) bytes: u64,
 }
 
 /// See the module's head.
@@ -216,10 +182,15 @@ impl Window {
         more && !self.looking && self.landed_bytes >= self.limit / LANDED_SHARE
     }
 
+    /// It is time to look further when so much is free.
+    fn enough_bytes(&self) -> u64 {
+        let most_bytes = self.limit / if self.by_ranges { PLAN_SHARE } else { 2 };
+        self.asked_bytes.clamp(self.limit / FIRST_SHARE, most_bytes).max(1)
+    }
+
     /// Whether it is time to look further, and where. Who gets an answer is alone until [`Self::cede`].
     pub(super) fn look(&mut self) -> Option<Look> {
-        let most_bytes = self.limit / if self.by_ranges { PLAN_SHARE } else { 2 };
-        let enough_bytes = self.asked_bytes.clamp(self.limit / FIRST_SHARE, most_bytes).max(1);
+        let enough_bytes = self.enough_bytes();
         let free_bytes = self.limit.saturating_sub(self.bytes);
         let time = self.fresh || free_bytes >= enough_bytes;
         let nothing = !time && self.due.is_empty();
@@ -245,7 +216,7 @@ impl Window {
         if self.pass != look.pass || self.closed {
             return seen;
         }
-        let Some(Ahead { wants, busy, next, beyond, whole, .. }) = found else {
+        let Some(Ahead { wants, busy, next, beyond, whole, stream, .. }) = found else {
             self.whole = true;
             return seen;
         };
@@ -276,6 +247,8 @@ impl Window {
             }
         }
         seen.urgent = seen.ids.len();
+        seen.early =
+            stream && self.due.is_empty() && self.begins_with(beyond) && seen.places.first().copied() >= beyond;
         // What is due may lie behind what is not urgent.
         later.into_iter().for_each(|want| seen.push(want));
         for want in busy {
@@ -310,7 +283,11 @@ impl Window {
         chosen: Chosen,
         bytes: &dyn Fn(SampleId) -> u64,
     ) -> (Vec<SampleId>, u64) {
-        self.starting &= self.pass != look.pass;
+        // The next look says what comes by ranges behind a first batch that is asked for by itself; and behind all of
+        // this pass, what stays for the next one.
+        let all = found.ids.len();
+        let goes_on = matches!(&chosen, Chosen::Planned(plan) if !plan.by_ranges || plan.samples.len() == all);
+        self.starting &= self.pass != look.pass || goes_on;
         if self.stretch != look.stretch || self.closed {
             // Nobody asks the source for them now.
             found.ids.iter().take(found.urgent).for_each(|&id| self.miss(id));
@@ -326,13 +303,16 @@ impl Window {
                 self.by_ranges = false;
                 (along, 0)
             }
+            Chosen::Nothing => {
+                found.ids.iter().take(found.urgent).for_each(|&id| self.unask(id, bytes(id)));
+                self.whole = true;
+                return (Vec::new(), 0);
+            }
             Chosen::Planned(plan) => {
                 let left = (0..found.urgent).filter(|k| plan.samples.binary_search(k).is_err());
                 for (&id, &place) in left.filter_map(|k| found.ids.get(k).zip(found.places.get(k))) {
-                    let (miss_bytes, next) = (bytes(id), self.next.min(place));
-                    self.miss(id);
-                    (self.next, self.whole) = (next, false);
-                    self.asked_bytes = self.asked_bytes.saturating_sub(miss_bytes);
+                    self.unask(id, bytes(id));
+                    (self.next, self.whole) = (self.next.min(place), false);
                 }
                 ids.retain(|id| self.asked.contains_key(id));
                 self.by_ranges = plan.by_ranges;
@@ -349,6 +329,7 @@ impl Window {
                 ids.push(id);
             }
         }
+        self.starting &= !self.whole && self.limit.saturating_sub(self.bytes) >= self.enough_bytes();
         (ids, beside_bytes)
     }
 
@@ -356,6 +337,12 @@ impl Window {
     /// first.
     pub(super) fn cede(&mut self) {
         self.looking = false;
+    }
+
+    /// Sample `id` was to be asked for, and is not now.
+    fn unask(&mut self, id: SampleId, bytes: u64) {
+        self.miss(id);
+        self.asked_bytes = self.asked_bytes.saturating_sub(bytes);
     }
 
     fn ask(&mut self, id: SampleId, place: usize, bytes: u64) {
@@ -459,6 +446,12 @@ impl Window {
             }
         }
         vain
+    }
+
+    /// Whether what the pass behind place `beyond` begins with is here or on its way.
+    fn begins_with(&self, beyond: Option<usize>) -> bool {
+        let behind = self.asked.values().filter(|asked| beyond.is_some() && asked.place >= beyond);
+        behind.map(|asked| asked.bytes).sum::<u64>() >= self.limit / FIRST_SHARE
     }
 
     fn unblock(&mut self) {

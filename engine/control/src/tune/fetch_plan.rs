@@ -16,10 +16,10 @@ const LEAP_SHARE: u64 = 50;
 const ALL_S: f64 = 3.0;
 /// One call asks for the ranges that come within this time; then the link is known better.
 const CALL_S: f64 = 0.5;
-/// The first batch is asked for sample by sample if its ranges take longer than this and that costs a hundredth of
-/// what there is in requests at most ...
+/// The first batch is asked for sample by sample if its ranges take longer than this and it is no more than this share
+/// of the samples ...
 const WAIT_S: f64 = 0.1;
-const DIRECT_SHARE: usize = 100;
+const DIRECT_SHARE: usize = 200;
 /// ... and whatever it costs if they take longer than this.
 const WAIT_MAX_S: f64 = 1.0;
 
@@ -50,13 +50,31 @@ pub struct Range {
     /// Positions of the samples, in the order of their offsets.
     pub samples: Vec<usize>,
     wanted_bytes: u64,
-    leapt_bytes: u64,
 }
 
 impl Range {
-    fn new(at: usize, spot: Spot) -> Self {
-        let wanted_bytes = u64::from(spot.bytes);
-        Self { start: spot.offset, end: spot.end(), samples: vec![at], wanted_bytes, leapt_bytes: 0 }
+    /// The longest that begins with the first of `left`, which are positions in the order of their offsets.
+    fn longest(spots: &[Spot], left: &[usize], shape: Shape) -> Option<Self> {
+        let (&first, rest) = left.split_first()?;
+        let spot = spots.get(first)?;
+        let (start, mut end, mut wanted_bytes, mut leapt_bytes) = (spot.offset, spot.end(), u64::from(spot.bytes), 0);
+        let (mut samples, mut whole) = (1, (end, wanted_bytes));
+        for (n, next) in rest.iter().filter_map(|&at| spots.get(at)).enumerate() {
+            let gap = next.offset.saturating_sub(end);
+            leapt_bytes += if gap <= shape.framing_bytes { 0 } else { gap };
+            wanted_bytes += u64::from(next.bytes);
+            end = end.max(next.end());
+            let too_long = end - start > shape.range_bytes || leapt_bytes * LEAP_SHARE > shape.range_bytes;
+            if next.shard != spot.shard || too_long {
+                break;
+            }
+            // What is leapt over early may be little beside what is still to come.
+            if leapt_bytes * LEAP_SHARE <= wanted_bytes {
+                (samples, whole) = (n + 2, (end, wanted_bytes));
+            }
+        }
+        let (end, wanted_bytes) = whole;
+        Some(Self { start, end, samples: left.get(..samples)?.to_vec(), wanted_bytes })
     }
 
     /// Length of the request.
@@ -66,19 +84,6 @@ impl Range {
 
     fn first(&self) -> usize {
         self.samples.iter().copied().min().unwrap_or(usize::MAX)
-    }
-
-    fn takes(&mut self, at: usize, spot: Spot, shape: Shape) -> bool {
-        let gap = spot.offset.saturating_sub(self.end);
-        let leapt_bytes = self.leapt_bytes + if gap <= shape.framing_bytes { 0 } else { gap };
-        let wanted_bytes = self.wanted_bytes + u64::from(spot.bytes);
-        let end = self.end.max(spot.end());
-        let taken = end - self.start <= shape.range_bytes && leapt_bytes * LEAP_SHARE <= wanted_bytes;
-        if taken {
-            (self.end, self.leapt_bytes, self.wanted_bytes) = (end, leapt_bytes, wanted_bytes);
-            self.samples.push(at);
-        }
-        taken
     }
 }
 
@@ -121,14 +126,10 @@ pub fn ranges(spots: &[Spot], shape: Shape) -> Vec<Range> {
     let mut order: Vec<usize> = (0..spots.len()).collect();
     let key = |&at: &usize| spots.get(at).map(|spot| (spot.shard, spot.offset, at));
     order.sort_unstable_by_key(key);
-    let (mut ranges, mut shard): (Vec<Range>, _) = (Vec::new(), None);
-    for at in order {
-        let Some(&spot) = spots.get(at) else { continue };
-        let same = shard == Some(spot.shard);
-        if !ranges.last_mut().is_some_and(|range| same && range.takes(at, spot, shape)) {
-            ranges.push(Range::new(at, spot));
-        }
-        shard = Some(spot.shard);
+    let (mut ranges, mut left) = (Vec::new(), order.as_slice());
+    while let Some(range) = Range::longest(spots, left, shape) {
+        left = left.get(range.samples.len()..).unwrap_or_default();
+        ranges.push(range);
     }
     ranges.sort_by_cached_key(Range::first);
     ranges
@@ -147,8 +148,7 @@ pub fn plan(spots: &[Spot], shape: Shape, call: Ask, bytes_per_s: f64) -> Option
     if waits_s > WAIT_MAX_S || (waits_s > WAIT_S && first * DIRECT_SHARE <= spots.len()) {
         return Some(Plan { samples: (0..first).collect(), beside_bytes: 0, by_ranges: false });
     }
-    let (mut plan, mut bytes, mut longest) =
-        (Plan { samples: Vec::new(), beside_bytes: 0, by_ranges: true }, 0, 0);
+    let (mut plan, mut bytes, mut longest) = (Plan { samples: Vec::new(), beside_bytes: 0, by_ranges: true }, 0, 0);
     for range in ranges {
         let now = bytes + range.bytes();
         let slow = bytes > 0 && now as f64 > CALL_S * bytes_per_s;

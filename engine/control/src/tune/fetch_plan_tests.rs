@@ -9,8 +9,7 @@ const MB: u64 = 1 << 20;
 /// A tar of `samples` of `bytes` each, read in an order of chance.
 fn tar(samples: usize, bytes: u32) -> (Vec<Spot>, Shape) {
     let block = u64::from(bytes).next_multiple_of(512) + 512;
-    let mut spots: Vec<Spot> =
-        (0..samples as u64).map(|n| Spot { shard: 0, offset: 512 + n * block, bytes }).collect();
+    let mut spots: Vec<Spot> = (0..samples as u64).map(|n| Spot { shard: 0, offset: 512 + n * block, bytes }).collect();
     spots.sort_by_key(|spot| spot.offset.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17));
     (spots, Shape { range_bytes: 2 * MB, framing_bytes: block - u64::from(bytes) + 256 })
 }
@@ -77,7 +76,7 @@ fn naively(spots: &[Spot], shape: Shape) -> Vec<Vec<usize>> {
         let gaps = ends.zip(&piece[1..]).map(|(end, &at)| spots[at].offset.saturating_sub(end));
         let leapt: u64 = gaps.filter(|&gap| gap > shape.framing_bytes).sum();
         let wanted: u64 = piece.iter().map(|&at| u64::from(spots[at].bytes)).sum();
-        last - spots[piece[0]].offset <= shape.range_bytes && 50 * leapt <= wanted
+        last - spots[piece[0]].offset <= shape.range_bytes && 50 * leapt <= wanted.min(shape.range_bytes)
     };
     let shards: HashSet<u32> = spots.iter().map(|spot| spot.shard).collect();
     let mut all = Vec::new();
@@ -85,7 +84,7 @@ fn naively(spots: &[Spot], shape: Shape) -> Vec<Vec<usize>> {
         let mut left: Vec<usize> = (0..spots.len()).filter(|&at| spots[at].shard == shard).collect();
         left.sort_by_key(|&at| (spots[at].offset, at));
         while !left.is_empty() {
-            let most = (2..=left.len()).take_while(|&n| allowed(&left[..n])).last().unwrap_or(1);
+            let most = (2..=left.len()).rev().find(|&n| allowed(&left[..n])).unwrap_or(1);
             all.push(left.drain(..most).collect::<Vec<_>>());
         }
     }
@@ -149,9 +148,9 @@ proptest! {
         let asked: HashSet<usize> = made.samples.iter().copied().collect();
         let whole = |samples: &[usize]| samples.iter().all(|at| asked.contains(at));
         prop_assert!(all.iter().all(|range| whole(&range.samples) || !range.samples.iter().any(|at| asked.contains(at))));
-        // As the link is: a second at most, and a tenth unless its requests would be more than a hundredth.
+        // As the link is: a second at most, and a tenth unless its requests would be more than a two-hundredth.
         let touched = all.iter().filter(|range| range.samples.iter().any(|&at| at < first));
         let waits_s = touched.map(|range| range.bytes()).sum::<u64>() as f64 / bytes_per_s;
-        prop_assert!(waits_s <= 1.0 && (waits_s <= 0.1 || first * 100 > spots.len()));
+        prop_assert!(waits_s <= 1.0 && (waits_s <= 0.1 || first * 200 > spots.len()));
     }
 }

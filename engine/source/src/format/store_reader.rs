@@ -7,8 +7,8 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 use std::panic::resume_unwind;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;

@@ -1,0 +1,127 @@
+//! Truths about calls that are planned: what a plan leaves out is found again, and memory is told to the byte.
+
+use super::look::{Chosen, Found, Look};
+use super::window::Window;
+use crate::control::{Ahead, Want};
+use crate::tune::fetch_plan::Plan;
+use crate::types::SampleId;
+
+const LIMIT: u64 = 64_000;
+
+fn bytes(_: SampleId) -> u64 {
+    10
+}
+
+fn wants(places: std::ops::Range<usize>) -> Ahead {
+    let next = places.end;
+    Ahead { wants: places.map(|place| Want { place, id: place as SampleId }).collect(), next, ..Ahead::default() }
+}
+
+fn planned(samples: Vec<usize>, beside_bytes: u64, by_ranges: bool) -> Chosen {
+    Chosen::Planned(Plan { samples, beside_bytes, by_ranges })
+}
+
+fn look(window: &mut Window, ahead: Ahead) -> (Look, Found) {
+    let look = window.look().unwrap();
+    let found = window.looked(&look, Some(ahead), &bytes);
+    (look, found)
+}
+
+#[test]
+fn a_plan_asks_for_what_it_names_and_the_rest_is_found_again() {
+    let mut window = Window::new(LIMIT);
+    window.begin(1, None);
+    let (first, found) = look(&mut window, wants(0..1000));
+    assert_eq!((found.urgent, window.free_for(&found, &bytes)), (100, LIMIT));
+    // Two that are urgent and two that are not, and 500 bytes between them.
+    let (ids, beside_bytes) = window.asked(&first, found, planned(vec![0, 7, 500, 999], 500, true), &bytes);
+    assert_eq!((ids, beside_bytes, window.bytes()), (vec![0, 7, 500, 999], 500, 540));
+    window.cede();
+    let (second, found) = look(&mut window, wants(1..1000));
+    assert_eq!((second.from, second.fresh, found.ids[0]), (1, false, 1), "from the first that was left out");
+    assert!(!found.ids.contains(&7) && !found.ids.contains(&999));
+    assert_eq!(window.free_for(&found, &bytes), LIMIT - 540);
+    window.asked(&second, found, Chosen::Along(Vec::new()), &bytes);
+    window.give_back(beside_bytes);
+    assert_eq!(window.bytes(), 40 + 1000);
+}
+
+#[test]
+fn batches_wait_until_it_is_known_what_comes_by_ranges() {
+    let mut window = Window::new(LIMIT);
+    assert!(!window.is_starting());
+    window.begin(1, None);
+    assert!(window.is_starting());
+    let (first, found) = look(&mut window, wants(0..1000));
+    let ask = first.call(&found, 64, LIMIT);
+    assert_eq!((ask.first, ask.urgent, ask.range_bytes), (64, 100, LIMIT / 16));
+    window.asked(&first, found, planned((0..64).collect(), 0, false), &bytes);
+    window.cede();
+    assert!(window.is_starting(), "the first batch alone is asked for");
+    let (second, found) = look(&mut window, wants(64..1000));
+    assert_eq!(second.call(&found, 64, LIMIT).first, 0);
+    window.asked(&second, found, planned((0..900).collect(), 0, true), &bytes);
+    assert!(!window.is_starting());
+    // All of this pass is asked for: what stays for the next one is told before batches take it.
+    let mut all = Window::new(LIMIT);
+    all.begin(1, None);
+    let (first, found) = look(&mut all, Ahead { undrawn: true, ..wants(0..1000) });
+    all.asked(&first, found, planned((0..1000).collect(), 0, true), &bytes);
+    all.cede();
+    assert!(all.is_starting());
+    let next = Ahead { beyond: Some(1000), whole: true, ..wants(1000..1000) };
+    let (second, found) = look(&mut all, next);
+    all.asked(&second, found, Chosen::Along(Vec::new()), &bytes);
+    assert!(!all.is_starting());
+    // No room to look further.
+    let mut full = Window::new(LIMIT);
+    full.begin(1, None);
+    let (first, found) = look(&mut full, wants(0..6400));
+    full.asked(&first, found, planned((0..6000).collect(), 0, true), &bytes);
+    assert!(!full.is_starting());
+    // One that goes on with what was foreseen waits for nothing, and neither does one that nobody reads ahead for.
+    window.cede();
+    window.begin(2, Some(1000..2000));
+    assert!(!window.is_starting());
+    window.begin(3, None);
+    window.start();
+    assert!(!window.is_starting());
+    for end in [Window::close as fn(&mut Window), |window: &mut Window| window.pause(true)] {
+        let mut window = Window::new(LIMIT);
+        window.begin(1, None);
+        end(&mut window);
+        assert!(!window.is_starting());
+    }
+    // Nothing is behind the first batch.
+    let mut window = Window::new(LIMIT);
+    window.begin(1, None);
+    let (only, found) = look(&mut window, Ahead { whole: true, ..wants(0..50) });
+    window.asked(&only, found, planned((0..50).collect(), 0, false), &bytes);
+    assert!(!window.is_starting());
+}
+
+#[test]
+fn a_stream_waits_for_neighbours_where_the_next_pass_has_its_beginning() {
+    let mut window = Window::new(LIMIT);
+    let ahead = |places| Ahead { beyond: Some(500), stream: true, ..wants(places) };
+    window.begin(1, None);
+    let (first, found) = look(&mut window, ahead(0..1000));
+    assert!(!found.early, "this pass needs them");
+    window.asked(&first, found, planned((0..700).collect(), 0, true), &bytes);
+    window.cede();
+    let (second, found) = look(&mut window, ahead(700..1000));
+    assert!(found.early && found.urgent > 0);
+    assert_eq!(window.asked(&second, found, Chosen::Nothing, &bytes), (Vec::new(), 0));
+    window.cede();
+    assert_eq!((window.bytes(), window.look()), (7000, None));
+    // When the pass is over they are looked at again.
+    window.settle(1, 500, [].into_iter());
+    assert_eq!(window.look().unwrap().from, 500);
+    // Little of the next pass is there: it has to begin.
+    let mut window = Window::new(LIMIT);
+    window.begin(1, None);
+    let (first, found) = look(&mut window, ahead(0..1000));
+    window.asked(&first, found, planned((0..550).collect(), 0, true), &bytes);
+    window.cede();
+    assert!(!look(&mut window, ahead(550..1000)).1.early);
+}
