@@ -53,7 +53,7 @@ def test_a_shuffled_epoch_of_one_shard_takes_fifty_requests_at_most(one_shard):
     samples = 5000
     with FaultStore(one_shard, tags=False) as store:
         data = lf.open(store.url + "/train.tar")
-        plain = lf.Loader(lf.open(store.url + "/train.tar"), 50, num_workers=0, seed=1, framework="numpy", stats=False)
+        plain = lf.Loader(lf.open(store.url + "/train.tar"), 50, shuffle=True, num_workers=0, seed=1, framework="numpy", stats=False)
         expected = epoch(plain)
         loader = lf.Loader(data, 50, shuffle=True, num_workers=2, seed=1, framework="numpy", stats=False)
         before = store.requests["train.tar"]
@@ -72,7 +72,7 @@ def test_ranks_get_what_they_would_without_reading_ahead(one_shard):
         data = lf.open(store.url + "/train.tar")
         for rank in range(2):
             how = {"rank": rank, "world_size": 2, "seed": 3, "framework": "numpy", "stats": False}
-            with lf.Loader(data, 50, num_workers=2, **how) as loader, lf.Loader(data, 50, num_workers=0, **how) as plain:
+            with lf.Loader(data, 50, shuffle=True, num_workers=2, **how) as loader, lf.Loader(data, 50, shuffle=True, num_workers=0, **how) as plain:
                 assert same(epoch(loader), epoch(plain))
                 stats, others = loader.stats(), plain.stats()
                 assert stats["fetched_samples_total"] == others["fetched_samples_total"] == 2500
@@ -83,20 +83,20 @@ def test_ranks_get_what_they_would_without_reading_ahead(one_shard):
 def test_a_range_that_fails_is_asked_for_again_and_its_samples_come(one_shard, fault):
     with FaultStore(one_shard, tags=False) as store:
         data = lf.open(store.url + "/train.tar", checksums=True)
-        loader = lf.Loader(data, 50, num_workers=2, seed=1, framework="numpy", stats=False)
+        loader = lf.Loader(data, 50, shuffle=True, num_workers=2, seed=1, framework="numpy", stats=False)
         store._schedule["train.tar"] = [fault, None, fault]
         got = epoch(loader)
         assert sorted(np.concatenate([ids for ids, _, _ in got])) == list(range(5000))
         assert store.counts[fault] == 2
         loader.close()
-        plain = lf.Loader(data, 50, num_workers=0, seed=1, framework="numpy", stats=False)
+        plain = lf.Loader(data, 50, shuffle=True, num_workers=0, seed=1, framework="numpy", stats=False)
         assert same(got, epoch(plain))
 
 
 def test_a_pass_that_is_left_while_ranges_are_under_way_ends_at_once(one_shard):
     with FaultStore(one_shard, tags=False) as store:
         data = lf.open(store.url + "/train.tar")
-        loader = lf.Loader(data, 50, num_workers=2, framework="numpy", stats=False)
+        loader = lf.Loader(data, 50, shuffle=True, num_workers=2, framework="numpy", stats=False)
         store._schedule["train.tar"] = ["black_hole"] * 1000
 
         def wait():
@@ -116,7 +116,7 @@ def test_the_limit_of_what_is_read_ahead_holds_with_ranges(one_shard):
     limit = 12 << 20
     with FaultStore(one_shard, tags=False) as store:
         data = lf.open(store.url + "/train.tar")
-        loader = lf.Loader(data, 50, num_workers=2, read_ahead=limit, framework="numpy", stats=False)
+        loader = lf.Loader(data, 50, shuffle=True, num_workers=2, read_ahead=limit, framework="numpy", stats=False)
         most, before = 0, store.requests["train.tar"]
         for batch in loader:
             most = max(most, loader.stats()["read_ahead_bytes"])

@@ -34,8 +34,9 @@ pub(super) struct Found {
     pub(super) urgent: usize,
     /// Where each is in the order.
     pub(super) places: Vec<usize>,
-    /// A later pass will know more neighbours of them, and the next one has what it begins with.
-    pub(super) early: bool,
+    /// A later pass will know more neighbours of those behind the first so many, which this one needs; and the next
+    /// has what it begins with.
+    pub(super) early: Option<usize>,
 }
 
 impl Look {

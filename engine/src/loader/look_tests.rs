@@ -1,10 +1,11 @@
 //! Truths about calls that are planned: what a plan leaves out is found again, and memory is told to the byte.
 
 use super::look::{Chosen, Found, Look};
-use super::window::Window;
+use super::window::{Taken, Window};
 use crate::control::{Ahead, Want};
 use crate::tune::fetch_plan::Plan;
 use crate::types::SampleId;
+use std::sync::Arc;
 
 const LIMIT: u64 = 64_000;
 
@@ -62,23 +63,6 @@ fn batches_wait_until_it_is_known_what_comes_by_ranges() {
     assert_eq!(second.call(&found, 64, LIMIT).first, 0);
     window.asked(&second, found, planned((0..900).collect(), 0, true), &bytes);
     assert!(!window.is_starting());
-    // All of this pass is asked for: what stays for the next one is told before batches take it.
-    let mut all = Window::new(LIMIT);
-    all.begin(1, None);
-    let (first, found) = look(&mut all, Ahead { undrawn: true, ..wants(0..1000) });
-    all.asked(&first, found, planned((0..1000).collect(), 0, true), &bytes);
-    all.cede();
-    assert!(all.is_starting());
-    let next = Ahead { beyond: Some(1000), whole: true, ..wants(1000..1000) };
-    let (second, found) = look(&mut all, next);
-    all.asked(&second, found, Chosen::Along(Vec::new()), &bytes);
-    assert!(!all.is_starting());
-    // No room to look further.
-    let mut full = Window::new(LIMIT);
-    full.begin(1, None);
-    let (first, found) = look(&mut full, wants(0..6400));
-    full.asked(&first, found, planned((0..6000).collect(), 0, true), &bytes);
-    assert!(!full.is_starting());
     // One that goes on with what was foreseen waits for nothing, and neither does one that nobody reads ahead for.
     window.cede();
     window.begin(2, Some(1000..2000));
@@ -106,11 +90,11 @@ fn a_stream_waits_for_neighbours_where_the_next_pass_has_its_beginning() {
     let ahead = |places| Ahead { beyond: Some(500), stream: true, ..wants(places) };
     window.begin(1, None);
     let (first, found) = look(&mut window, ahead(0..1000));
-    assert!(!found.early, "this pass needs them");
+    assert_eq!(found.early, None, "this pass needs them");
     window.asked(&first, found, planned((0..700).collect(), 0, true), &bytes);
     window.cede();
     let (second, found) = look(&mut window, ahead(700..1000));
-    assert!(found.early && found.urgent > 0);
+    assert!(found.early == Some(0) && found.urgent > 0);
     assert_eq!(window.asked(&second, found, Chosen::Nothing, &bytes), (Vec::new(), 0));
     window.cede();
     assert_eq!((window.bytes(), window.look()), (7000, None));
@@ -123,5 +107,36 @@ fn a_stream_waits_for_neighbours_where_the_next_pass_has_its_beginning() {
     let (first, found) = look(&mut window, ahead(0..1000));
     window.asked(&first, found, planned((0..550).collect(), 0, true), &bytes);
     window.cede();
-    assert!(!look(&mut window, ahead(550..1000)).1.early);
+    assert_eq!(look(&mut window, ahead(550..1000)).1.early, None);
+}
+
+#[test]
+fn what_is_taken_before_the_next_pass_is_known_stays_for_it() {
+    let mut window = Window::new(LIMIT);
+    window.begin(1, None);
+    let (first, found) = look(&mut window, Ahead { undrawn: true, ..wants(0..10) });
+    window.asked(&first, found, planned((0..10).collect(), 0, true), &bytes);
+    window.cede();
+    for id in 0..10 {
+        assert!(window.land(id, Arc::new(vec![0; 10])));
+    }
+    let taken = |window: &mut Window, id| match window.take(id) {
+        Taken::Landed { stays, used, .. } => (stays, used),
+        other => panic!("{other:?}"),
+    };
+    // Two are taken while it is not known who wants them again: the next pass wants the first of them.
+    assert_eq!((taken(&mut window, 0), taken(&mut window, 1)), ((true, false), (true, false)));
+    let wants = vec![Want { place: 10, id: 0 }];
+    let next = Ahead { wants, next: 11, beyond: Some(10), whole: true, ..Ahead::default() };
+    let (second, found) = look(&mut window, next);
+    assert!(found.ids.is_empty());
+    window.asked(&second, found, Chosen::Along(Vec::new()), &bytes);
+    assert_eq!((window.take(1), window.bytes()), (Taken::Nothing, 90));
+    assert_eq!(taken(&mut window, 2), (false, false), "now it is known that the next pass does not");
+    window.give_back(10);
+    assert_eq!(window.begin(2, Some(10..20)).samples, 7);
+    assert_eq!((taken(&mut window, 0), window.bytes()), ((true, true), 10));
+    // A pass that is not read for keeps nothing.
+    window.begin(0, None);
+    assert_eq!(window.bytes(), 0);
 }

@@ -24,6 +24,7 @@ use crate::error::Result;
 use crate::source::{Decisions, Source, Traffic};
 use crate::stats::Counters;
 use crate::tune::decided::Decided;
+use crate::tune::fetch_plan::Plan;
 use crate::types::SampleId;
 use lossfeed_sync::{Condvar, Mutex};
 use std::collections::HashSet;
@@ -251,9 +252,12 @@ impl ReadAhead {
             let plan = source.plan(&found.ids, call);
             let by_ranges = plan.as_ref().is_some_and(|plan| plan.by_ranges);
             let request_bytes = if by_ranges { call.range_bytes } else { look.request_bytes };
-            let along = || match found.early {
-                true => Chosen::Nothing,
-                false => Chosen::Along(source.along(&found.ids, found.urgent, look.request_bytes)),
+            // Where requests cost nothing there is nothing to wait for.
+            let early = found.early.filter(|_| source.request_bytes() > 0);
+            let along = || match early {
+                Some(0) => Chosen::Nothing,
+                Some(now) => Chosen::Planned(Plan { samples: (0..now).collect(), beside_bytes: 0, by_ranges: false }),
+                None => Chosen::Along(source.along(&found.ids, found.urgent, look.request_bytes)),
             };
             let chosen = plan.map_or_else(along, Chosen::Planned);
             let (ids, beside_bytes, goes_on) = {

@@ -61,6 +61,9 @@ pub(super) struct Window {
     starting: bool,
     /// The last call was planned by ranges.
     by_ranges: bool,
+    /// It is not known yet what the next pass wants: what batches take stays until then.
+    untold: bool,
+    kept: Vec<SampleId>,
     asked: HashMap<SampleId, Asked>,
     /// Wanted by the next pass, and fetched for this one by a batch when that was found.
     due: HashSet<SampleId>,
@@ -92,6 +95,8 @@ impl Window {
             beyond: None,
             starting: false,
             by_ranges: false,
+            untold: false,
+            kept: Vec::new(),
             asked: HashMap::new(),
             due: HashSet::new(),
             bytes: 0,
@@ -128,6 +133,8 @@ impl Window {
         (self.pass, self.next, self.whole) = (pass, 0, pass == 0);
         (self.reached, self.blocked, self.fresh, self.beyond) = (0, false, foreseen.is_some(), None);
         (self.starting, self.by_ranges) = (pass != 0 && foreseen.is_none(), false);
+        self.untold = pass != 0;
+        self.kept.clear();
         vain
     }
 
@@ -137,6 +144,9 @@ impl Window {
     /// No more is asked for from now on, or it is again.
     pub(super) fn pause(&mut self, paused: bool) {
         self.paused = paused;
+        if paused {
+            self.told();
+        }
     }
     /// Whether it is paused, and nothing is here or on its way.
     pub(super) fn is_idle(&self) -> bool {
@@ -216,12 +226,14 @@ impl Window {
         if self.pass != look.pass || self.closed {
             return seen;
         }
-        let Some(Ahead { wants, busy, next, beyond, whole, stream, .. }) = found else {
+        let Some(Ahead { wants, busy, next, beyond, whole, stream, undrawn }) = found else {
             self.whole = true;
+            self.told();
             return seen;
         };
         let (mut urgent_bytes, mut fetched, mut later, before) = (0, HashSet::new(), Vec::new(), self.next);
         (self.next, self.beyond) = (next, beyond);
+        let patient = stream && self.begins_with(beyond);
         for want in wants {
             // Its batch was decided meanwhile and fetches it now.
             if want.place < self.reached {
@@ -247,8 +259,7 @@ impl Window {
             }
         }
         seen.urgent = seen.ids.len();
-        seen.early =
-            stream && self.due.is_empty() && self.begins_with(beyond) && seen.places.first().copied() >= beyond;
+        seen.early = patient.then_some(seen.places.partition_point(|&place| Some(place) < beyond));
         // What is due may lie behind what is not urgent.
         later.into_iter().for_each(|want| seen.push(want));
         for want in busy {
@@ -261,6 +272,9 @@ impl Window {
             }
         }
         self.whole = whole && self.next == next;
+        if !(undrawn && self.next == next) {
+            self.told();
+        }
         let waits = self.bytes > 0 || !self.due.is_empty();
         // Unless what it waits for has come while somebody looked.
         let same = self.changes == look.changes;
@@ -283,10 +297,8 @@ impl Window {
         chosen: Chosen,
         bytes: &dyn Fn(SampleId) -> u64,
     ) -> (Vec<SampleId>, u64) {
-        // The next look says what comes by ranges behind a first batch that is asked for by itself; and behind all of
-        // this pass, what stays for the next one.
-        let all = found.ids.len();
-        let goes_on = matches!(&chosen, Chosen::Planned(plan) if !plan.by_ranges || plan.samples.len() == all);
+        // Behind a first batch that is asked for by itself the next look says what comes by ranges.
+        let goes_on = matches!(&chosen, Chosen::Planned(plan) if !plan.by_ranges);
         self.starting &= self.pass != look.pass || goes_on;
         if self.stretch != look.stretch || self.closed {
             // Nobody asks the source for them now.
@@ -389,14 +401,15 @@ impl Window {
                     return Taken::UnderWay;
                 };
                 let (used, again) = (asked.used, asked.again.take());
-                match again {
-                    Some(_) => (asked.place, asked.used) = (again, true),
-                    None => {
-                        entry.remove();
-                        self.landed_bytes = self.landed_bytes.saturating_sub(landed.len() as u64);
-                    }
+                let stays = again.is_some() || (self.untold && !self.paused);
+                if stays {
+                    (asked.place, asked.used) = (again, true);
+                    self.kept.extend(again.is_none().then_some(id));
+                } else {
+                    entry.remove();
+                    self.landed_bytes = self.landed_bytes.saturating_sub(landed.len() as u64);
                 }
-                Taken::Landed { landed, stays: again.is_some(), used }
+                Taken::Landed { landed, stays, used }
             }
         }
     }
@@ -452,6 +465,16 @@ impl Window {
     fn begins_with(&self, beyond: Option<usize>) -> bool {
         let behind = self.asked.values().filter(|asked| beyond.is_some() && asked.place >= beyond);
         behind.map(|asked| asked.bytes).sum::<u64>() >= self.limit / FIRST_SHARE
+    }
+
+    /// What was kept and is not wanted again goes.
+    fn told(&mut self) {
+        self.untold = false;
+        for id in std::mem::take(&mut self.kept) {
+            if self.asked.get(&id).is_some_and(|asked| asked.place.is_none()) {
+                self.let_go(id, &mut Vain::default());
+            }
+        }
     }
 
     fn unblock(&mut self) {
