@@ -72,9 +72,11 @@ def test_ranks_get_what_they_would_without_reading_ahead(one_shard):
         data = lf.open(store.url + "/train.tar")
         for rank in range(2):
             how = {"rank": rank, "world_size": 2, "seed": 3, "framework": "numpy", "stats": False}
-            with lf.Loader(data, 50, shuffle=True, num_workers=2, **how) as loader, lf.Loader(data, 50, shuffle=True, num_workers=0, **how) as plain:
-                assert same(epoch(loader), epoch(plain))
-                stats, others = loader.stats(), plain.stats()
+            with lf.Loader(data, 50, shuffle=True, num_workers=2, **how) as loader:
+                got, stats = epoch(loader), loader.stats()
+            with lf.Loader(data, 50, shuffle=True, num_workers=0, **how) as plain:
+                assert same(got, epoch(plain))
+                others = plain.stats()
                 assert stats["fetched_samples_total"] == others["fetched_samples_total"] == 2500
                 assert stats["store_requests_total"] < others["store_requests_total"]
 

@@ -272,7 +272,8 @@ impl Window {
             }
         }
         self.whole = whole && self.next == next;
-        if !(undrawn && self.next == next) {
+        // Whatever stays has room: all of this pass was seen.
+        if !undrawn {
             self.told();
         }
         let waits = self.bytes > 0 || !self.due.is_empty();

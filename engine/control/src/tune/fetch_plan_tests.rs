@@ -63,7 +63,7 @@ fn a_call_takes_half_a_second_of_the_link_and_the_room_that_there_is() {
     assert!((17 * MB..20 * MB).contains(&bytes_of(&plan(&spots, shape, call(0), 40e6).unwrap())));
     let little = Ask { free_bytes: 9 * MB, ..call(0) };
     let made = plan(&spots, shape, little, 1e9).unwrap();
-    assert!((6 * MB..=7 * MB).contains(&bytes_of(&made)), "{}", bytes_of(&made));
+    assert!((5 * MB..=7 * MB).contains(&bytes_of(&made)), "{}", bytes_of(&made));
     assert_eq!(plan(&spots, shape, Ask { free_bytes: MB, ..call(0) }, 1e9), None);
 }
 
