@@ -2,12 +2,13 @@
 
     python benches/scenarios/fetch_plan.py [--cifar FOLDER] [--before FOLDER] [--rounds 3] [--latency 0.01]
 
-The store is this engine's own throttle (``latency=``) before files of this machine. ``one shard``: 5,000 pictures of 2 KB in
-one shard. ``cifar``: the 50,000 JPEGs of CIFAR-10 in ten shards (``train-*.tar`` in ``--cifar``), or as many made pictures of
-that size. Each by ``uniform`` and by ``auto`` with a fifth in the cache, shuffled, without steps. ``--before``: a folder with
-the package ``lossfeed`` of another version; both run in turns, each run in a process of its own. ``first_s`` and ``tenth_s``
-are the seconds up to those batches, ``needed_mb`` the delivered samples' bytes, ``between_mb`` what lay between samples and
-came with them: headers, padding, and samples that were not needed. What comes in one epoch may be needed in the next.
+The store is this engine's own throttle (``latency=``) before files of this machine. ``one shard``: 5,000 pictures
+of 2 KB in one shard. ``cifar``: the 50,000 JPEGs of CIFAR-10 in ten shards (``train-*.tar`` in ``--cifar``), or as
+many made pictures of that size. Each by ``uniform`` and by ``auto`` with a fifth in the cache, shuffled, without
+steps. ``--before``: a folder with the package ``lossfeed`` of another version; both run in turns, each run in a
+process of its own. ``first_s`` and ``tenth_s`` are the seconds up to those batches, ``needed_mb`` the delivered
+samples' bytes, ``between_mb`` bytes between samples that came with them: headers, padding, and samples that were
+not needed. What comes in one epoch may be needed in the next.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ def run(folder: str, latency: float, order: str) -> list[dict[str, Any]]:
             before = stats
             needed, vain = came["fetched_bytes_total"], came["store_vain_bytes_total"]
             row = {"epoch": epoch, "samples": samples, "fetched": came["fetched_samples_total"]}
-            row |= {"requests": came["store_requests_total"], "requests_per_sample": round(came["store_requests_total"] / samples, 4)}
+            requests = came["store_requests_total"]
+            row |= {"requests": requests, "requests_per_sample": round(requests / samples, 4)}
             row |= {"needed_mb": round(needed / 1e6, 2), "between_mb": round(vain / 1e6, 2)}
             row |= {"first_s": round(times[0], 4), "tenth_s": round(times[9], 4), "seconds": round(times[-1], 3)}
             epochs.append(row)

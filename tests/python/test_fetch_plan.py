@@ -53,7 +53,8 @@ def test_a_shuffled_epoch_of_one_shard_takes_fifty_requests_at_most(one_shard):
     samples = 5000
     with FaultStore(one_shard, tags=False) as store:
         data = lf.open(store.url + "/train.tar")
-        plain = lf.Loader(lf.open(store.url + "/train.tar"), 50, shuffle=True, num_workers=0, seed=1, framework="numpy", stats=False)
+        other = lf.open(store.url + "/train.tar")
+        plain = lf.Loader(other, 50, shuffle=True, num_workers=0, seed=1, framework="numpy", stats=False)
         expected = epoch(plain)
         loader = lf.Loader(data, 50, shuffle=True, num_workers=2, seed=1, framework="numpy", stats=False)
         before = store.requests["train.tar"]

@@ -34,13 +34,13 @@ pub(super) struct Found {
     pub(super) urgent: usize,
     /// Where each is in the order.
     pub(super) places: Vec<usize>,
-    /// A later pass will know more neighbours of those behind the first so many, which this one needs; and the next
+    /// A later pass will know more neighbours of those after the first so many, which this one needs; and the next
     /// has what it begins with.
     pub(super) early: Option<usize>,
 }
 
 impl Look {
-    /// What a plan has to know of what was `found`. `batch` places are the first batch's, and `free_bytes` as
+    /// The input of a plan for what was `found`. `batch` places are the first batch's, and `free_bytes` as
     /// `Window::free_for`.
     pub(super) fn call(&self, found: &Found, batch: usize, free_bytes: u64) -> Ask {
         let from = found.places.first().copied().unwrap_or_default();
@@ -50,11 +50,11 @@ impl Look {
     }
 }
 
-/// Which of what was found is asked for.
+/// The part of what was found that is asked for.
 pub(super) enum Chosen {
     /// Those that are urgent, and these positions.
     Along(Vec<usize>),
-    /// What a plan says and nothing else.
+    /// A plan's samples and nothing else.
     Planned(Plan),
     /// Nothing in this pass.
     Nothing,
@@ -98,4 +98,16 @@ impl Asked {
             self.again.get_or_insert(place);
         }
     }
+}
+
+/// What a batch finds.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// It has come. Its bytes count until `Window::give_back`, unless it `stays` for the next pass. `used`: it had
+    /// stayed for this one.
+    Landed { landed: Landed, stays: bool, used: bool },
+    /// It is on its way.
+    UnderWay,
+    /// Nobody asked for it, or it did not come.
+    Nothing,
 }

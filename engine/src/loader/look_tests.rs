@@ -1,7 +1,7 @@
 //! Truths about calls that are planned: what a plan leaves out is found again, and memory is told to the byte.
 
-use super::look::{Chosen, Found, Look};
-use super::window::{Taken, Window};
+use super::look::{Chosen, Found, Look, Taken};
+use super::window::Window;
 use crate::control::{Ahead, Want};
 use crate::tune::fetch_plan::Plan;
 use crate::types::SampleId;
@@ -63,7 +63,7 @@ fn batches_wait_until_it_is_known_what_comes_by_ranges() {
     assert_eq!(second.call(&found, 64, LIMIT).first, 0);
     window.asked(&second, found, planned((0..900).collect(), 0, true), &bytes);
     assert!(!window.is_starting());
-    // One that goes on with what was foreseen waits for nothing, and neither does one that nobody reads ahead for.
+    // One that goes on with what was foreseen waits for nothing, and neither does one without prefetch threads.
     window.cede();
     window.begin(2, Some(1000..2000));
     assert!(!window.is_starting());
@@ -76,7 +76,7 @@ fn batches_wait_until_it_is_known_what_comes_by_ranges() {
         end(&mut window);
         assert!(!window.is_starting());
     }
-    // Nothing is behind the first batch.
+    // Nothing comes after the first batch.
     let mut window = Window::new(LIMIT);
     window.begin(1, None);
     let (only, found) = look(&mut window, Ahead { whole: true, ..wants(0..50) });

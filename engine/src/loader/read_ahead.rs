@@ -40,7 +40,7 @@ const FEW: usize = 64;
 /// The most places of an order that one look sees: ranges of shards are planned over all of them.
 const SCANNED_MAX: usize = 1 << 17;
 
-/// What is wanted from `look`'s place on, piece by piece as [`Cache::ahead`] tells it, as far as there is room.
+/// All that is wanted from `look`'s place on, piece by piece as [`Cache::ahead`] tells it, as far as there is room.
 fn scanned(cache: &Cache, look: &Look, bytes: &dyn Fn(SampleId) -> u64) -> Option<Ahead> {
     let mut all = cache.ahead(look.pass, look.from, look.room, bytes)?;
     let (mut room, mut wanted) = (look.room, 0..all.wants.len());

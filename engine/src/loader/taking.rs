@@ -1,7 +1,7 @@
 //! What a batch takes of what was read ahead, and how it comes to the rest.
 
+use super::look;
 use super::read_ahead::ReadAhead;
-use super::window;
 use crate::error::Result;
 use crate::source::{Payload, Source, Traffic};
 use crate::types::SampleId;
@@ -128,8 +128,8 @@ impl ReadAhead {
         {
             let mut window = self.window.lock();
             for k in wanted {
-                match ids.get(k).map_or(window::Taken::Nothing, |&id| window.take(id)) {
-                    window::Taken::Landed { landed, stays, used } => {
+                match ids.get(k).map_or(look::Taken::Nothing, |&id| window.take(id)) {
+                    look::Taken::Landed { landed, stays, used } => {
                         free_bytes += if stays { 0 } else { landed.len() as u64 };
                         if used {
                             taken.repeated.repeated_samples += 1;
@@ -137,8 +137,8 @@ impl ReadAhead {
                         }
                         here.push((k, landed));
                     }
-                    window::Taken::UnderWay => taken.under_way.push(k),
-                    window::Taken::Nothing => taken.absent.push(k),
+                    look::Taken::UnderWay => taken.under_way.push(k),
+                    look::Taken::Nothing => taken.absent.push(k),
                 }
             }
         }

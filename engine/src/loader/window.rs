@@ -1,7 +1,7 @@
 //! What is read ahead: which samples were asked for, which have come, and how many bytes all that takes. Without locks;
 //! `read_ahead.rs` puts one around it.
 
-use super::look::{Asked, Chosen, Found, Landed, Look, Vain};
+use super::look::{Asked, Chosen, Found, Landed, Look, Taken, Vain};
 use crate::control::{Ahead, Room};
 use crate::types::SampleId;
 use std::collections::hash_map::Entry;
@@ -17,23 +17,11 @@ const REQUEST_SHARE: u64 = 256;
 
 /// The longest request for samples that no range is planned for.
 const REQUEST_BYTES_MAX: u64 = 512 << 10;
-/// Behind a planned call another is planned when this share of the limit is free.
+/// After a planned call another is planned when this share of the limit is free.
 const PLAN_SHARE: u64 = 8;
 
 /// Of a link that is short less than this share of the limit has come before it is needed.
 const LANDED_SHARE: u64 = 4;
-
-/// What a batch finds.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Taken {
-    /// It has come. Its bytes count until [`Window::give_back`], unless it `stays` for the next pass. `used`: it had
-    /// stayed for this one.
-    Landed { landed: Landed, stays: bool, used: bool },
-    /// It is on its way.
-    UnderWay,
-    /// Nobody asked for it, or it did not come.
-    Nothing,
-}
 
 /// See the module's head.
 pub(super) struct Window {
@@ -63,6 +51,8 @@ pub(super) struct Window {
     by_ranges: bool,
     /// It is not known yet what the next pass wants: what batches take stays until then.
     untold: bool,
+    /// The order of the next pass was drawn late before.
+    draws: bool,
     kept: Vec<SampleId>,
     asked: HashMap<SampleId, Asked>,
     /// Wanted by the next pass, and fetched for this one by a batch when that was found.
@@ -96,6 +86,7 @@ impl Window {
             starting: false,
             by_ranges: false,
             untold: false,
+            draws: false,
             kept: Vec::new(),
             asked: HashMap::new(),
             due: HashSet::new(),
@@ -133,7 +124,7 @@ impl Window {
         (self.pass, self.next, self.whole) = (pass, 0, pass == 0);
         (self.reached, self.blocked, self.fresh, self.beyond) = (0, false, foreseen.is_some(), None);
         (self.starting, self.by_ranges) = (pass != 0 && foreseen.is_none(), false);
-        self.untold = pass != 0;
+        self.untold = pass != 0 && self.draws;
         self.kept.clear();
         vain
     }
@@ -155,11 +146,10 @@ impl Window {
     pub(super) fn is_closed(&self) -> bool {
         self.closed
     }
-    /// Nobody waits for the first look any more.
     pub(super) fn start(&mut self) {
         self.starting = false;
     }
-    /// Whether a pass has begun and nothing of it was looked at yet.
+    /// True if a pass has begun and nothing of it was looked at yet.
     pub(super) fn is_starting(&self) -> bool {
         self.starting && !self.paused && !self.closed
     }
@@ -272,7 +262,8 @@ impl Window {
             }
         }
         self.whole = whole && self.next == next;
-        // Whatever stays has room: all of this pass was seen.
+        // If all of this pass was seen there is room for what stays.
+        (self.untold, self.draws) = (undrawn, self.draws || undrawn);
         if !undrawn {
             self.told();
         }
@@ -289,7 +280,7 @@ impl Window {
         (self.limit + urgent.iter().map(|&id| bytes(id)).sum::<u64>()).saturating_sub(self.bytes)
     }
 
-    /// Of what was found, those that are `chosen` are asked for. All who are to be asked for, in the order of need, and
+    /// Asks for those of `found` that are `chosen`. All who are to be asked for, in the order of need, and
     /// what that takes beside them until they have come.
     pub(super) fn asked(
         &mut self,
@@ -298,7 +289,7 @@ impl Window {
         chosen: Chosen,
         bytes: &dyn Fn(SampleId) -> u64,
     ) -> (Vec<SampleId>, u64) {
-        // Behind a first batch that is asked for by itself the next look says what comes by ranges.
+        // After a first batch that is asked for by itself the next look says what comes by ranges.
         let goes_on = matches!(&chosen, Chosen::Planned(plan) if !plan.by_ranges);
         self.starting &= self.pass != look.pass || goes_on;
         if self.stretch != look.stretch || self.closed {
@@ -462,13 +453,13 @@ impl Window {
         vain
     }
 
-    /// Whether what the pass behind place `beyond` begins with is here or on its way.
+    /// True if the first samples of the pass from place `beyond` on are here or on their way.
     fn begins_with(&self, beyond: Option<usize>) -> bool {
-        let behind = self.asked.values().filter(|asked| beyond.is_some() && asked.place >= beyond);
-        behind.map(|asked| asked.bytes).sum::<u64>() >= self.limit / FIRST_SHARE
+        let later = self.asked.values().filter(|asked| beyond.is_some() && asked.place >= beyond);
+        later.map(|asked| asked.bytes).sum::<u64>() >= self.limit / FIRST_SHARE
     }
 
-    /// What was kept and is not wanted again goes.
+    /// Lets go of kept samples that are not wanted again.
     fn told(&mut self) {
         self.untold = false;
         for id in std::mem::take(&mut self.kept) {

@@ -56,7 +56,7 @@ pub struct Ahead {
     pub undrawn: bool,
     /// Whether there is nothing behind `next`.
     pub whole: bool,
-    /// Whether these are places of a stream, of which more and more is told from one pass to the next.
+    /// True for places of a stream, of which more and more is told from one pass to the next.
     pub stream: bool,
 }
 

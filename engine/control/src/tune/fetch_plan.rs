@@ -10,7 +10,7 @@
 
 /// Ranges must have so many samples in the mean: fewer save little and keep those that are needed first waiting.
 const SAMPLES_MIN: usize = 8;
-/// Of other samples at most a fiftieth of a range's wanted bytes.
+/// A range leaps over other samples for at most a fiftieth of a range's wanted bytes.
 const LEAP_SHARE: u64 = 50;
 /// All ranges together must come within this time.
 const ALL_S: f64 = 3.0;
@@ -23,7 +23,7 @@ const DIRECT_SHARE: usize = 200;
 /// ... and whatever it costs if they take longer than this.
 const WAIT_MAX_S: f64 = 1.0;
 
-/// Where a sample is stored.
+/// A sample's place in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spot {
     /// The shard.
@@ -87,7 +87,7 @@ impl Range {
     }
 }
 
-/// What ranges may be.
+/// Limits of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// The most bytes of one; a longer sample is a range by itself.
@@ -109,14 +109,14 @@ pub struct Ask {
     pub range_bytes: u64,
 }
 
-/// What a call asks for.
+/// The samples that a call asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// Positions of samples, ascending.
     pub samples: Vec<usize>,
     /// Memory that the call takes beside the samples: what is between them, and one range while it is taken apart.
     pub beside_bytes: u64,
-    /// By ranges; else each sample by itself.
+    /// True: by ranges; else each sample by itself.
     pub by_ranges: bool,
 }
 
@@ -135,7 +135,7 @@ pub fn ranges(spots: &[Spot], shape: Shape) -> Vec<Range> {
     ranges
 }
 
-/// What `call` asks for of the samples at `spots`, which are given in the order of need and all have room, over a link
+/// Plans `call` for the samples at `spots`, which are given in the order of need and all have room, over a link
 /// of `bytes_per_s`. `None`: ranges bring nothing here.
 pub fn plan(spots: &[Spot], shape: Shape, call: Ask, bytes_per_s: f64) -> Option<Plan> {
     let ranges = ranges(spots, shape);

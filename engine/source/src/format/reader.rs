@@ -28,7 +28,7 @@ pub(crate) trait Reader: Send + Sync {
         Vec::new()
     }
 
-    /// As [`Source::plan`](crate::sample::Source::plan).
+    /// See [`Source::plan`](crate::sample::Source::plan).
     fn plan(&self, _: &Catalog, _ids: &[SampleId], _: Ask) -> Option<Plan> {
         None
     }

@@ -169,7 +169,7 @@ fn spot(Place { shard, offset, bytes }: Place) -> Spot {
     Spot { shard, offset, bytes }
 }
 
-/// The most that lies between neighbours of one shard: what does in the mean, and padding to blocks of 512 bytes if
+/// The most bytes between neighbours of one shard: the mean, and padding to blocks of 512 bytes if
 /// that is a part of it. Another sample between two has this twice and itself.
 fn framing_bytes(catalog: &Catalog) -> u64 {
     let all: u64 = catalog.shards.iter().map(|shard| shard.bytes).sum();

@@ -151,7 +151,7 @@ impl Link {
         }
     }
 
-    /// What the link brings, and no more than `limit` bytes a second.
+    /// Measured bandwidth, at most `limit` bytes a second.
     pub(crate) fn bytes_per_s(&self, limit: Option<u64>) -> f64 {
         self.believed.lock().bytes_per_s(limit)
     }

@@ -308,7 +308,7 @@ pub trait Source: Send + Sync {
         Vec::new()
     }
 
-    /// Which of `ids`, which are needed in this order and all have room, are asked for by a call of
+    /// The samples of `ids`, needed in this order and all with room, that are asked for by a call of
     /// [`Self::fetch_by`] with requests of [`Ask::range_bytes`]. `None`: those that are urgent, and who comes
     /// [`Self::along`].
     fn plan(&self, _ids: &[SampleId], _call: Ask) -> Option<Plan> {

@@ -369,7 +369,7 @@ impl<T: Tier> Source for Tiered<T> {
         let along = self.source.along(&inner, inner_first, request_bytes);
         along.into_iter().filter_map(|at| absent.get(at).copied()).collect()
     }
-    /// What the tier has is asked for when it is urgent.
+    /// Samples that the tier has are asked for when they are urgent.
     fn plan(&self, ids: &[SampleId], call: Ask) -> Option<Plan> {
         let (absent, inner) = self.absent(ids);
         let before = |all: usize| absent.partition_point(|&k| k < all);
