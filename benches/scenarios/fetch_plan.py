@@ -1,4 +1,4 @@
-"""How many requests small pictures in shards take, and how soon batches come, with and without a fetch plan.
+"""Requests for small pictures in shards, and how soon batches come, with and without a fetch plan.
 
     python benches/scenarios/fetch_plan.py [--cifar FOLDER] [--before FOLDER] [--rounds 3] [--latency 0.01]
 

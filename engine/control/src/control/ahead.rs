@@ -171,7 +171,7 @@ impl Control {
         let through = ahead.next >= end;
         ahead.undrawn = through && self.next_epoch().is_some_and(|next| next.order.is_none());
         ahead.whole = through && !ahead.undrawn;
-        ahead.stream = matches!(foreseen, Some(Foreseen(Behind::Stream(_))));
+        ahead.stream = self.buffered.is_some() && foreseen.is_some();
         Some(ahead)
     }
 
