@@ -27,6 +27,7 @@ use lossfeed::error::Result;
 use lossfeed::loader::Next;
 use lossfeed::sampler::{SamplerSettings, Uniform};
 use lossfeed::source::{Form, ImageMode, OpenOptions, Payload, Source, Traffic, open};
+use lossfeed::tune::fetch_plan::{Ask, Plan};
 use lossfeed::{Dtype, Engine, SampleId, Settings, TensorSpec};
 use store::{Server, shard};
 
@@ -100,6 +101,9 @@ impl Source for Stored {
         sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
     ) -> Traffic {
         self.0.fetch_by(request_bytes, stopped, ids, sink)
+    }
+    fn plan(&self, ids: &[SampleId], call: Ask) -> Option<Plan> {
+        self.0.plan(ids, call)
     }
     fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
         self.0.along(ids, first, request_bytes)

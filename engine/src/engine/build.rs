@@ -367,7 +367,7 @@ impl Checked {
         let found = settings.read_ahead.is_none() && source.remote() && !source.in_turn() && bytes > 0;
         let leading = found.then(|| Leading::new(Lead::new(bytes, settings.read_ahead_most())));
         let read_ahead = (bytes > 0).then(|| {
-            let ahead = ReadAhead::new(bytes, target_bytes, Arc::clone(counters));
+            let ahead = ReadAhead::new(bytes, target_bytes, settings.batch_size, Arc::clone(counters));
             match source.in_turn() {
                 true => ahead.beside(settings.read_ahead.is_some(), Arc::clone(decisions)),
                 false => ahead,

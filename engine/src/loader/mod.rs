@@ -13,6 +13,9 @@ mod filling;
 mod gather;
 mod images;
 mod iteration;
+mod look;
+#[cfg(test)]
+mod look_tests;
 mod origin;
 mod read_ahead;
 #[cfg(test)]

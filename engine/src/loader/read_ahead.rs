@@ -15,13 +15,16 @@
 //! One thread at a time starts or ends the prefetching of files; threads, readers and window are locked under that.
 
 use super::desk::Job;
+use super::look::{Chosen, Landed, Look, Vain};
 use super::readers::{Clock, Hire, Readers};
-use super::window::{Landed, Look, Vain, Window};
+use super::window::Window;
 use crate::cache::{Begun, Cache, Decision, Lookup};
+use crate::control::Ahead;
 use crate::error::Result;
 use crate::source::{Decisions, Source, Traffic};
 use crate::stats::Counters;
 use crate::tune::decided::Decided;
+use crate::tune::fetch_plan::Plan;
 use crate::types::SampleId;
 use lossfeed_sync::{Condvar, Mutex};
 use std::collections::HashSet;
@@ -34,6 +37,28 @@ use std::time::Instant;
 /// As many answers may be outstanding when another call begins: requests that stores have under way at a time.
 const FEW: usize = 64;
 
+/// The most places of an order that one look sees: ranges of shards are planned over all of them.
+const SCANNED_MAX: usize = 1 << 17;
+
+/// All that is wanted from `look`'s place on, piece by piece as [`Cache::ahead`] tells it, as far as there is room.
+fn scanned(cache: &Cache, look: &Look, bytes: &dyn Fn(SampleId) -> u64) -> Option<Ahead> {
+    let mut all = cache.ahead(look.pass, look.from, look.room, bytes)?;
+    let (mut room, mut wanted) = (look.room, 0..all.wants.len());
+    while !all.whole && !all.undrawn && all.next < look.from.saturating_add(SCANNED_MAX) {
+        let taken: u64 = all.wants.get(wanted).into_iter().flatten().map(|want| bytes(want.id)).sum();
+        room.free_bytes = room.free_bytes.saturating_sub(taken);
+        let more = cache.ahead(look.pass, all.next, room, bytes)?;
+        if more.next == all.next {
+            break;
+        }
+        wanted = all.wants.len()..all.wants.len() + more.wants.len();
+        all.wants.extend(more.wants);
+        all.busy.extend(more.busy);
+        all = Ahead { wants: all.wants, busy: all.busy, ..more };
+    }
+    Some(all)
+}
+
 /// See the module's head.
 pub struct ReadAhead {
     pub(super) window: Mutex<Window>,
@@ -43,6 +68,8 @@ pub struct ReadAhead {
     pub(super) landed: Condvar,
     /// Of each sample's target.
     pub(super) target_bytes: u64,
+    /// Rows of a batch.
+    batch: usize,
     /// Microseconds in which a loader thread waited because too little is read ahead ([`Window::is_short`]), of all
     /// threads.
     pub(crate) short_us: AtomicU64,
@@ -56,13 +83,15 @@ pub struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// At most `limit_bytes` of samples, targets included; of a dataset whose targets have `target_bytes` each.
-    pub fn new(limit_bytes: u64, target_bytes: usize, counters: Arc<Counters>) -> Self {
+    /// At most `limit_bytes` of samples, targets included; of a dataset whose targets have `target_bytes` each, for
+    /// batches of `batch` rows.
+    pub fn new(limit_bytes: u64, target_bytes: usize, batch: usize, counters: Arc<Counters>) -> Self {
         Self {
             window: Mutex::new(Window::new(limit_bytes)),
             room: Condvar::new(),
             landed: Condvar::new(),
             target_bytes: target_bytes as u64,
+            batch,
             short_us: AtomicU64::new(0),
             counters,
             readers: None,
@@ -211,17 +240,41 @@ impl ReadAhead {
                     self.room.wait(&mut window);
                 }
             };
-            let ahead = || cache.ahead(look.pass, look.from, look.room, &bytes);
+            let ahead = || scanned(cache, &look, &bytes);
             let mut wants = ahead();
             if wants.as_ref().is_some_and(|ahead| ahead.undrawn && ahead.wants.is_empty()) {
                 cache.foresee(look.pass);
                 wants = ahead();
             }
             let found = self.window.lock().looked(&look, wants, &bytes);
-            let along = source.along(&found.ids, found.urgent, look.request_bytes);
-            let ids = self.window.lock().asked(&look, found, &along, &bytes);
+            let free_bytes = self.window.lock().free_for(&found, &bytes);
+            let call = look.call(&found, self.batch, free_bytes);
+            let plan = source.plan(&found.ids, call);
+            let by_ranges = plan.as_ref().is_some_and(|plan| plan.by_ranges);
+            let request_bytes = if by_ranges { call.range_bytes } else { look.request_bytes };
+            // Where requests cost nothing there is nothing to wait for.
+            let early = found.early.filter(|_| source.request_bytes() > 0);
+            let along = || match early {
+                Some(0) => Chosen::Nothing,
+                Some(now) => Chosen::Planned(Plan { samples: (0..now).collect(), beside_bytes: 0, by_ranges: false }),
+                None => Chosen::Along(source.along(&found.ids, found.urgent, look.request_bytes)),
+            };
+            let chosen = plan.map_or_else(along, Chosen::Planned);
+            let (ids, beside_bytes, goes_on) = {
+                let mut window = self.window.lock();
+                let (ids, beside_bytes) = window.asked(&look, found, chosen, &bytes);
+                (ids, beside_bytes, window.is_starting())
+            };
+            self.landed.notify_all();
             match &self.readers {
-                None => self.read(source, &look, &ids),
+                None => {
+                    let few = if goes_on { ids.len() } else { (ids.len() / 4).max(FEW) };
+                    self.read(source, (look.stretch, request_bytes), &ids, few);
+                    if beside_bytes > 0 {
+                        self.window.lock().give_back(beside_bytes);
+                        self.room.notify_all();
+                    }
+                }
                 Some(readers) => {
                     if !readers.put(look.stretch, &ids) {
                         self.miss(&ids);
@@ -256,14 +309,13 @@ impl ReadAhead {
         self.room.notify_all();
     }
 
-    fn read(&self, source: &dyn Source, look: &Look, ids: &[SampleId]) {
-        // From here on another may look, while this call's last answers come: enough to keep the link busy.
-        let few = (ids.len() / 4).max(FEW);
+    /// Another may look when `few` answers are still to come: enough to keep the link busy.
+    fn read(&self, source: &dyn Source, how: (u64, u64), ids: &[SampleId], few: usize) {
         let mut ceded = ids.len() <= few;
         if ceded {
             self.cede();
         }
-        self.bring(source, (look.stretch, look.request_bytes), ids, &mut |unanswered| {
+        self.bring(source, how, ids, &mut |unanswered| {
             if !ceded && unanswered <= few {
                 ceded = true;
                 self.cede();

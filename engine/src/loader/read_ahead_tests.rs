@@ -1,6 +1,7 @@
 //! Truths about the window of what is read ahead: every sample once, no byte above the limit, none forgotten.
 
-use super::window::{Found, Landed, Look, Taken, Vain, Window};
+use super::look::{Chosen, Found, Landed, Look, Taken, Vain};
+use super::window::Window;
 use crate::control::{Ahead, Want};
 use crate::types::SampleId;
 use proptest::prelude::*;
@@ -33,7 +34,7 @@ fn ask(window: &mut Window, wants: &[(usize, SampleId)], next: usize) -> Vec<Sam
 }
 
 fn ask_for(window: &mut Window, look: &Look, found: Found, along: &[usize]) -> Vec<SampleId> {
-    let ids = window.asked(look, found, along, &bytes);
+    let ids = window.asked(look, found, Chosen::Along(along.to_vec()), &bytes).0;
     window.cede();
     ids
 }

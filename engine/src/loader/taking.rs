@@ -1,7 +1,7 @@
 //! What a batch takes of what was read ahead, and how it comes to the rest.
 
+use super::look;
 use super::read_ahead::ReadAhead;
-use super::window;
 use crate::error::Result;
 use crate::source::{Payload, Source, Traffic};
 use crate::types::SampleId;
@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 /// How long a batch waits for what is under way before it looks whether anybody still wants it.
 const PATIENCE: Duration = Duration::from_millis(50);
+/// So many times it looks whether the prefetch threads have begun.
+const STARTS: usize = 20;
 
 /// What a batch found of what it needs, by its own positions.
 #[derive(Default)]
@@ -126,8 +128,8 @@ impl ReadAhead {
         {
             let mut window = self.window.lock();
             for k in wanted {
-                match ids.get(k).map_or(window::Taken::Nothing, |&id| window.take(id)) {
-                    window::Taken::Landed { landed, stays, used } => {
+                match ids.get(k).map_or(look::Taken::Nothing, |&id| window.take(id)) {
+                    look::Taken::Landed { landed, stays, used } => {
                         free_bytes += if stays { 0 } else { landed.len() as u64 };
                         if used {
                             taken.repeated.repeated_samples += 1;
@@ -135,8 +137,8 @@ impl ReadAhead {
                         }
                         here.push((k, landed));
                     }
-                    window::Taken::UnderWay => taken.under_way.push(k),
-                    window::Taken::Nothing => taken.absent.push(k),
+                    look::Taken::UnderWay => taken.under_way.push(k),
+                    look::Taken::Nothing => taken.absent.push(k),
                 }
             }
         }
@@ -158,6 +160,24 @@ impl ReadAhead {
         }
         going?;
         ControlFlow::Continue(taken)
+    }
+
+    /// Waits until it is known what is asked for first, or the pass is over: at most a second, whatever the prefetch
+    /// threads do. Before the first batch is decided, so that its samples are in the plan.
+    pub(super) fn wait_for_start(&self, stopped: &dyn Fn() -> bool) {
+        for _ in 0..STARTS {
+            {
+                let mut window = self.window.lock();
+                if !window.is_starting() {
+                    return;
+                }
+                self.landed.wait_for(&mut window, PATIENCE);
+            }
+            if stopped() {
+                return;
+            }
+        }
+        self.window.lock().start();
     }
 
     /// Until one of the positions `under_way` has come or will not, or for a moment.

@@ -1,5 +1,6 @@
 //! A batch that waits for what is under way: whether more read ahead would have spared it that.
 
+use super::look::Chosen;
 use super::read_ahead::ReadAhead;
 use crate::control::{Ahead, Want};
 use crate::source::{Arrays, Source};
@@ -15,7 +16,7 @@ const TARGET: u64 = 8;
 
 /// Samples 0 to 63 are under way, and there is room for no more of the hundred.
 fn asked(source: &dyn Source) -> ReadAhead {
-    let ahead = ReadAhead::new(64 * (SAMPLE + TARGET), TARGET as usize, Arc::new(Counters::default()));
+    let ahead = ReadAhead::new(64 * (SAMPLE + TARGET), TARGET as usize, 1, Arc::new(Counters::default()));
     let mut window = ahead.window.lock();
     window.begin(1, None);
     let bytes = |_| SAMPLE + TARGET;
@@ -24,7 +25,7 @@ fn asked(source: &dyn Source) -> ReadAhead {
         let wants = (next..source.len()).map(|place| Want { place, id: place as SampleId }).collect();
         let found = Some(Ahead { wants, next: source.len(), ..Ahead::default() });
         let found = window.looked(&look, found, &bytes);
-        next += window.asked(&look, found, &[], &bytes).len();
+        next += window.asked(&look, found, Chosen::Along(Vec::new()), &bytes).0.len();
         window.cede();
     }
     assert_eq!(next, 64);

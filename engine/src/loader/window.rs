@@ -1,12 +1,12 @@
 //! What is read ahead: which samples were asked for, which have come, and how many bytes all that takes. Without locks;
 //! `read_ahead.rs` puts one around it.
 
-use crate::control::{Ahead, Room, Want};
+use super::look::{Asked, Chosen, Found, Landed, Look, Taken, Vain};
+use crate::control::{Ahead, Room};
 use crate::types::SampleId;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
-use std::sync::Arc;
 
 /// The first call of a pass asks for this share of the limit at most, and each after it for as much as all before: the
 /// first batch does not wait for half of the limit to come.
@@ -15,85 +15,13 @@ const FIRST_SHARE: u64 = 64;
 /// of its own, and has to wait for all of them.
 const REQUEST_SHARE: u64 = 256;
 
+/// The longest request for samples that no range is planned for.
+const REQUEST_BYTES_MAX: u64 = 512 << 10;
+/// After a planned call another is planned when this share of the limit is free.
+const PLAN_SHARE: u64 = 8;
+
 /// Of a link that is short less than this share of the limit has come before it is needed.
 const LANDED_SHARE: u64 = 4;
-
-/// A sample's payload, and its target behind it.
-pub(super) type Landed = Arc<Vec<u8>>;
-
-/// A sample that was asked for. While it is on its way nobody asks for it again.
-struct Asked {
-    /// Its place in the epoch's order; `None` if nobody needs it any more.
-    place: Option<usize>,
-    /// Its place in the next pass, if it is wanted there too: then it stays when it is taken.
-    again: Option<usize>,
-    bytes: u64,
-    landed: Option<Landed>,
-    /// A batch of an earlier pass has taken it.
-    used: bool,
-}
-
-impl Asked {
-    /// It is wanted at `place` too. One that is here for an earlier batch is not read twice: that batch may keep it in
-    /// the cache, and if it is one of the pass before, the sample stays here.
-    fn want(&mut self, place: usize, beyond: Option<usize>) {
-        let first = *self.place.get_or_insert(place);
-        if beyond.is_some_and(|beyond| first < beyond && beyond <= place) {
-            self.again.get_or_insert(place);
-        }
-    }
-}
-
-/// Where to look for more.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Look {
-    /// The pass that is read for, and the stretch it belongs to.
-    pub(super) pass: u64,
-    pub(super) stretch: u64,
-    pub(super) from: usize,
-    changes: u64,
-    pub(super) room: Room,
-    /// So much is to be asked for now, and what is due.
-    enough_bytes: u64,
-    /// By requests of about so many bytes at most.
-    pub(super) request_bytes: u64,
-}
-
-/// Who is to be asked for.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
-    /// The first `urgent` of them are asked for; they and the others each in the order of need.
-    pub(super) ids: Vec<SampleId>,
-    pub(super) urgent: usize,
-    /// Where each is in the order.
-    places: Vec<usize>,
-}
-
-impl Found {
-    fn push(&mut self, want: Want) {
-        self.ids.push(want.id);
-        self.places.push(want.place);
-    }
-}
-
-/// What a batch finds.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Taken {
-    /// It has come. Its bytes count until [`Window::give_back`], unless it `stays` for the next pass. `used`: it had
-    /// stayed for this one.
-    Landed { landed: Landed, stays: bool, used: bool },
-    /// It is on its way.
-    UnderWay,
-    /// Nobody asked for it, or it did not come.
-    Nothing,
-}
-
-/// Samples that were read and that nobody needed.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Vain {
-    pub(super) samples: u64,
-    pub(super) bytes: u64,
-}
 
 /// See the module's head.
 pub(super) struct Window {
@@ -117,6 +45,15 @@ pub(super) struct Window {
     fresh: bool,
     /// The places of the next pass begin here; of a stream, as far as could be told when it was looked at.
     beyond: Option<usize>,
+    /// Batches wait until it is known what is asked for first: else they would ask for it themselves.
+    starting: bool,
+    /// The last call was planned by ranges.
+    by_ranges: bool,
+    /// It is not known yet what the next pass wants: what batches take stays until then.
+    untold: bool,
+    /// The order of the next pass was drawn late before.
+    draws: bool,
+    kept: Vec<SampleId>,
     asked: HashMap<SampleId, Asked>,
     /// Wanted by the next pass, and fetched for this one by a batch when that was found.
     due: HashSet<SampleId>,
@@ -146,6 +83,11 @@ impl Window {
             changes: 0,
             fresh: false,
             beyond: None,
+            starting: false,
+            by_ranges: false,
+            untold: false,
+            draws: false,
+            kept: Vec::new(),
             asked: HashMap::new(),
             due: HashSet::new(),
             bytes: 0,
@@ -181,6 +123,9 @@ impl Window {
         self.stretch += u64::from(foreseen.is_none());
         (self.pass, self.next, self.whole) = (pass, 0, pass == 0);
         (self.reached, self.blocked, self.fresh, self.beyond) = (0, false, foreseen.is_some(), None);
+        (self.starting, self.by_ranges) = (pass != 0 && foreseen.is_none(), false);
+        self.untold = pass != 0 && self.draws;
+        self.kept.clear();
         vain
     }
 
@@ -190,6 +135,9 @@ impl Window {
     /// No more is asked for from now on, or it is again.
     pub(super) fn pause(&mut self, paused: bool) {
         self.paused = paused;
+        if paused {
+            self.told();
+        }
     }
     /// Whether it is paused, and nothing is here or on its way.
     pub(super) fn is_idle(&self) -> bool {
@@ -197,6 +145,13 @@ impl Window {
     }
     pub(super) fn is_closed(&self) -> bool {
         self.closed
+    }
+    pub(super) fn start(&mut self) {
+        self.starting = false;
+    }
+    /// True if a pass has begun and nothing of it was looked at yet.
+    pub(super) fn is_starting(&self) -> bool {
+        self.starting && !self.paused && !self.closed
     }
     pub(super) fn stretch(&self) -> u64 {
         self.stretch
@@ -227,9 +182,15 @@ impl Window {
         more && !self.looking && self.landed_bytes >= self.limit / LANDED_SHARE
     }
 
+    /// It is time to look further when so much is free.
+    fn enough_bytes(&self) -> u64 {
+        let most_bytes = self.limit / if self.by_ranges { PLAN_SHARE } else { 2 };
+        self.asked_bytes.clamp(self.limit / FIRST_SHARE, most_bytes).max(1)
+    }
+
     /// Whether it is time to look further, and where. Who gets an answer is alone until [`Self::cede`].
     pub(super) fn look(&mut self) -> Option<Look> {
-        let enough_bytes = self.asked_bytes.clamp(self.limit / FIRST_SHARE, self.limit / 2).max(1);
+        let enough_bytes = self.enough_bytes();
         let free_bytes = self.limit.saturating_sub(self.bytes);
         let time = self.fresh || free_bytes >= enough_bytes;
         let nothing = !time && self.due.is_empty();
@@ -242,9 +203,10 @@ impl Window {
         let beyond_bytes: u64 = self.asked.values().filter(beyond).map(|asked| asked.bytes).sum();
         // All that is wanted within this, from the next place on, has room.
         let room = Room { free_bytes: free_bytes + beyond_bytes, sample_bytes_max: self.limit };
-        let request_bytes = self.asked_bytes / REQUEST_SHARE;
+        let request_bytes = (self.asked_bytes / REQUEST_SHARE).min(REQUEST_BYTES_MAX);
+        let fresh = self.asked_bytes == 0;
         let &mut Self { pass, stretch, next: from, changes, .. } = self;
-        Some(Look { pass, stretch, from, changes, room, enough_bytes, request_bytes })
+        Some(Look { pass, stretch, from, changes, room, enough_bytes, request_bytes, fresh })
     }
 
     /// What was found by `look`. Those who are needed first are asked for from now on; of the others those may be that
@@ -254,12 +216,14 @@ impl Window {
         if self.pass != look.pass || self.closed {
             return seen;
         }
-        let Some(Ahead { wants, busy, next, beyond, whole, .. }) = found else {
+        let Some(Ahead { wants, busy, next, beyond, whole, stream, undrawn }) = found else {
             self.whole = true;
+            self.told();
             return seen;
         };
         let (mut urgent_bytes, mut fetched, mut later, before) = (0, HashSet::new(), Vec::new(), self.next);
         (self.next, self.beyond) = (next, beyond);
+        let patient = stream && self.begins_with(beyond);
         for want in wants {
             // Its batch was decided meanwhile and fetches it now.
             if want.place < self.reached {
@@ -285,6 +249,7 @@ impl Window {
             }
         }
         seen.urgent = seen.ids.len();
+        seen.early = patient.then_some(seen.places.partition_point(|&place| Some(place) < beyond));
         // What is due may lie behind what is not urgent.
         later.into_iter().for_each(|want| seen.push(want));
         for want in busy {
@@ -297,6 +262,11 @@ impl Window {
             }
         }
         self.whole = whole && self.next == next;
+        // If all of this pass was seen there is room for what stays.
+        (self.untold, self.draws) = (undrawn, self.draws || undrawn);
+        if !undrawn {
+            self.told();
+        }
         let waits = self.bytes > 0 || !self.due.is_empty();
         // Unless what it waits for has come while somebody looked.
         let same = self.changes == look.changes;
@@ -304,26 +274,57 @@ impl Window {
         seen
     }
 
-    /// Those of what was found that come `along` with the urgent ones are asked for too. All who are to be asked for,
-    /// in the order of need.
+    /// The most bytes of a call that asks for what was `found`, its urgent samples included.
+    pub(super) fn free_for(&self, found: &Found, bytes: &dyn Fn(SampleId) -> u64) -> u64 {
+        let urgent = found.ids.get(..found.urgent).unwrap_or_default();
+        (self.limit + urgent.iter().map(|&id| bytes(id)).sum::<u64>()).saturating_sub(self.bytes)
+    }
+
+    /// Asks for those of `found` that are `chosen`. All who are to be asked for, in the order of need, and
+    /// what that takes beside them until they have come.
     pub(super) fn asked(
         &mut self,
         look: &Look,
         found: Found,
-        along: &[usize],
+        chosen: Chosen,
         bytes: &dyn Fn(SampleId) -> u64,
-    ) -> Vec<SampleId> {
+    ) -> (Vec<SampleId>, u64) {
+        // After a first batch that is asked for by itself the next look says what comes by ranges.
+        let goes_on = matches!(&chosen, Chosen::Planned(plan) if !plan.by_ranges);
+        self.starting &= self.pass != look.pass || goes_on;
         if self.stretch != look.stretch || self.closed {
             // Nobody asks the source for them now.
             found.ids.iter().take(found.urgent).for_each(|&id| self.miss(id));
-            return Vec::new();
+            return (Vec::new(), 0);
         }
         let mut ids = found.ids.get(..found.urgent).unwrap_or_default().to_vec();
         if self.pass != look.pass {
             // The places of the others are those of the pass before.
-            return ids;
+            return (ids, 0);
         }
-        for &k in along {
+        let (along, beside_bytes) = match chosen {
+            Chosen::Along(along) => {
+                self.by_ranges = false;
+                (along, 0)
+            }
+            Chosen::Nothing => {
+                found.ids.iter().take(found.urgent).for_each(|&id| self.unask(id, bytes(id)));
+                self.whole = true;
+                return (Vec::new(), 0);
+            }
+            Chosen::Planned(plan) => {
+                let left = (0..found.urgent).filter(|k| plan.samples.binary_search(k).is_err());
+                for (&id, &place) in left.filter_map(|k| found.ids.get(k).zip(found.places.get(k))) {
+                    self.unask(id, bytes(id));
+                    (self.next, self.whole) = (self.next.min(place), false);
+                }
+                ids.retain(|id| self.asked.contains_key(id));
+                self.by_ranges = plan.by_ranges;
+                self.bytes += plan.beside_bytes;
+                (plan.samples, plan.beside_bytes)
+            }
+        };
+        for k in along {
             let (Some(&id), Some(&place)) = (found.ids.get(k), found.places.get(k)) else { continue };
             let bytes = bytes(id);
             let asked = self.asked.contains_key(&id) || place < self.reached || self.bytes + bytes > self.limit;
@@ -332,13 +333,20 @@ impl Window {
                 ids.push(id);
             }
         }
-        ids
+        self.starting &= !self.whole && self.limit.saturating_sub(self.bytes) >= self.enough_bytes();
+        (ids, beside_bytes)
     }
 
     /// Who looked lets another look. It has been answered for most of what it asked for: what is needed first comes
     /// first.
     pub(super) fn cede(&mut self) {
         self.looking = false;
+    }
+
+    /// Sample `id` was to be asked for, and is not now.
+    fn unask(&mut self, id: SampleId, bytes: u64) {
+        self.miss(id);
+        self.asked_bytes = self.asked_bytes.saturating_sub(bytes);
     }
 
     fn ask(&mut self, id: SampleId, place: usize, bytes: u64) {
@@ -385,14 +393,15 @@ impl Window {
                     return Taken::UnderWay;
                 };
                 let (used, again) = (asked.used, asked.again.take());
-                match again {
-                    Some(_) => (asked.place, asked.used) = (again, true),
-                    None => {
-                        entry.remove();
-                        self.landed_bytes = self.landed_bytes.saturating_sub(landed.len() as u64);
-                    }
+                let stays = again.is_some() || (self.untold && !self.paused);
+                if stays {
+                    (asked.place, asked.used) = (again, true);
+                    self.kept.extend(again.is_none().then_some(id));
+                } else {
+                    entry.remove();
+                    self.landed_bytes = self.landed_bytes.saturating_sub(landed.len() as u64);
                 }
-                Taken::Landed { landed, stays: again.is_some(), used }
+                Taken::Landed { landed, stays, used }
             }
         }
     }
@@ -442,6 +451,22 @@ impl Window {
             }
         }
         vain
+    }
+
+    /// True if the first samples of the pass from place `beyond` on are here or on their way.
+    fn begins_with(&self, beyond: Option<usize>) -> bool {
+        let later = self.asked.values().filter(|asked| beyond.is_some() && asked.place >= beyond);
+        later.map(|asked| asked.bytes).sum::<u64>() >= self.limit / FIRST_SHARE
+    }
+
+    /// Lets go of kept samples that are not wanted again.
+    fn told(&mut self) {
+        self.untold = false;
+        for id in std::mem::take(&mut self.kept) {
+            if self.asked.get(&id).is_some_and(|asked| asked.place.is_none()) {
+                self.let_go(id, &mut Vain::default());
+            }
+        }
     }
 
     fn unblock(&mut self) {

@@ -56,6 +56,8 @@ pub struct Ahead {
     pub undrawn: bool,
     /// Whether there is nothing behind `next`.
     pub whole: bool,
+    /// True for places of a stream, of which more and more is told from one pass to the next.
+    pub stream: bool,
 }
 
 /// What comes behind a pass, if nobody asks for another.
@@ -169,6 +171,7 @@ impl Control {
         let through = ahead.next >= end;
         ahead.undrawn = through && self.next_epoch().is_some_and(|next| next.order.is_none());
         ahead.whole = through && !ahead.undrawn;
+        ahead.stream = self.buffered.is_some() && foreseen.is_some();
         Some(ahead)
     }
 

@@ -9,6 +9,7 @@
 //! | `knobs` | the table: of each number its name, range, counters, reasons and decision |
 //! | `crew` | how many loader threads fill batches |
 //! | `lead` | how many bytes are read ahead |
+//! | `fetch_plan` | which ranges of shards are read ahead, and in which order |
 //! | `tuner` | how many requests ahead of need are in flight |
 //! | `short` | what short bodies show of a link's bandwidth |
 //! | `slow` | whether files are read ahead |
@@ -26,6 +27,9 @@ mod budget;
 pub mod circuit;
 pub mod crew;
 pub mod decided;
+pub mod fetch_plan;
+#[cfg(test)]
+mod fetch_plan_tests;
 mod knobs;
 pub mod lead;
 mod observed;

@@ -8,6 +8,7 @@ use crate::format::reader::Reader;
 use crate::options::OpenOptions;
 use crate::sample::Piece;
 use crate::sample::{Decisions, Fields, Fingerprint, Form, LimitBy, Payload, Source, Traffic};
+use crate::tune::fetch_plan::{Ask, Plan};
 use crate::types::{SampleId, TensorSpec};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -172,6 +173,9 @@ impl<R: Reader> Source for Files<R> {
     }
     fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
         self.reader.along(&self.catalog, ids, first, request_bytes)
+    }
+    fn plan(&self, ids: &[SampleId], call: Ask) -> Option<Plan> {
+        self.reader.plan(&self.catalog, ids, call)
     }
     fn fetch_by(
         &self,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::error::Result;
 use crate::format::catalog::Catalog;
 use crate::sample::{Decisions, LimitBy, Traffic};
+use crate::tune::fetch_plan::{Ask, Plan};
 use crate::types::SampleId;
 
 /// Brings the bytes of catalogued samples.
@@ -25,6 +26,11 @@ pub(crate) trait Reader: Send + Sync {
     /// As [`Source::along`](crate::sample::Source::along).
     fn along(&self, _: &Catalog, _ids: &[SampleId], _first: usize, _request_bytes: u64) -> Vec<usize> {
         Vec::new()
+    }
+
+    /// See [`Source::plan`](crate::sample::Source::plan).
+    fn plan(&self, _: &Catalog, _ids: &[SampleId], _: Ask) -> Option<Plan> {
+        None
     }
 
     /// As [`Source::limit`](crate::sample::Source::limit).

@@ -7,11 +7,12 @@
 
 use crate::format::catalog::Place;
 use crate::request::link::Worth;
+use crate::tune::fetch_plan::Range;
 use crate::types::SampleId;
 
 /// The longest request for several samples; a larger sample is asked for by itself. Sixty and more small pictures, so
 /// that requests are few, and as many requests under way as a store has connections (64) hold 32 MB at most.
-const RUN_BYTES_MAX: u64 = 512 << 10;
+pub(crate) const RUN_BYTES_MAX: u64 = 512 << 10;
 
 /// The longest request for samples that are needed one directly behind the other, where nobody waits for them yet:
 /// such a one keeps nobody waiting for what is needed later. Stores are read fastest by 8 to 16 MB (AWS's guidelines).
@@ -54,6 +55,15 @@ impl Run {
         let wanted_bytes = u64::from(wish.place.bytes);
         let (start, end) = (wish.place.offset, wish.end());
         Self { start, end, vain_bytes: 0, wishes: vec![wish], leapt_bytes: 0, wanted_bytes, in_a_row: true }
+    }
+
+    /// A planned range; `wishes` as the plan was made for.
+    pub(crate) fn planned(range: &Range, wishes: &[Wish]) -> Self {
+        let wishes: Vec<Wish> = range.samples.iter().filter_map(|&at| wishes.get(at).copied()).collect();
+        let wanted_bytes = wishes.iter().map(|wish| u64::from(wish.place.bytes)).sum();
+        let &Range { start, end, .. } = range;
+        let vain_bytes = (end - start).saturating_sub(wanted_bytes);
+        Self { start, end, vain_bytes, wishes, leapt_bytes: 0, wanted_bytes, in_a_row: false }
     }
 
     /// Takes the next sample in, if that is worth it.

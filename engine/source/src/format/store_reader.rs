@@ -7,8 +7,8 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 use std::panic::resume_unwind;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,11 +18,12 @@ use tokio::task::JoinSet;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::catalog::{Catalog, Place, Shard};
 use crate::format::reader::Reader;
-use crate::format::runs::{Run, Wish, in_a_row_bytes, runs};
+use crate::format::runs::{RUN_BYTES_MAX, Run, Wish, in_a_row_bytes, runs};
 use crate::request::identity::Mark;
 use crate::request::link::Worth;
 use crate::request::store::{Store, Wanted};
 use crate::sample::{Decisions, LimitBy, Traffic};
+use crate::tune::fetch_plan::{Ask, Plan, Shape, Spot, plan, ranges};
 use crate::types::SampleId;
 
 /// Time between two questions whether a waiting caller still wants its samples.
@@ -40,6 +41,8 @@ struct Stored {
     root: Path,
     /// Whether one request may bring several samples.
     coalesce: bool,
+    /// [`Shape::framing_bytes`], once it was asked for.
+    framing_bytes: OnceLock<u64>,
 }
 
 /// What the requests of one call come to.
@@ -54,7 +57,7 @@ struct Sent {
 impl StoreReader {
     /// Over the `shards` of a catalog by their keys, or over objects below `root`.
     pub(crate) fn new(store: Store, shards: Vec<Path>, root: Path, coalesce: bool) -> Self {
-        Self(Arc::new(Stored { store, shards, root, coalesce }))
+        Self(Arc::new(Stored { store, shards, root, coalesce, framing_bytes: OnceLock::new() }))
     }
 }
 
@@ -114,13 +117,24 @@ impl Stored {
         if !self.coalesce {
             return wishes.map(Run::alone).collect();
         }
+        let early = request_bytes < u64::MAX;
         let worth = self.store.worth(self.store.connections());
+        if early && request_bytes > RUN_BYTES_MAX {
+            let (placed, own): (Vec<Wish>, Vec<Wish>) = wishes.partition(|wish| wish.place.shard != Place::OWN_FILE);
+            let shape = self.shape(catalog, request_bytes.min(worth.request_bytes_max));
+            let spots: Vec<Spot> = placed.iter().map(|wish| spot(wish.place)).collect();
+            let planned = ranges(&spots, shape).iter().map(|range| Run::planned(range, &placed)).collect::<Vec<_>>();
+            return planned.into_iter().chain(own.into_iter().map(Run::alone)).collect();
+        }
         let request_bytes_max = worth.request_bytes_max.min(request_bytes.max(worth.gap_bytes));
         let wishes: Vec<Wish> = wishes.collect();
-        let early = request_bytes < u64::MAX;
         let bytes = wishes.iter().filter(|wish| early && wish.k < first).map(|wish| u64::from(wish.place.bytes)).sum();
         let in_a_row = in_a_row_bytes(bytes, self.store.lanes(), worth.request_bytes_max);
         runs(wishes, Worth { request_bytes_max, ..worth }, in_a_row)
+    }
+
+    fn shape(&self, catalog: &Catalog, range_bytes: u64) -> Shape {
+        Shape { range_bytes, framing_bytes: *self.framing_bytes.get_or_init(|| framing_bytes(catalog)) }
     }
 
     fn shard<'a>(&'a self, catalog: &'a Catalog, place: Place) -> Result<(&'a Path, &'a Shard)> {
@@ -149,6 +163,19 @@ impl Stored {
         let wanted = Wanted { key, start, bytes, total, mark, if_match, what: &what, requests, early };
         self.store.range(wanted, &sound).await
     }
+}
+
+fn spot(Place { shard, offset, bytes }: Place) -> Spot {
+    Spot { shard, offset, bytes }
+}
+
+/// The most bytes between neighbours of one shard: the mean, and padding to blocks of 512 bytes if
+/// that is a part of it. Another sample between two has this twice and itself.
+fn framing_bytes(catalog: &Catalog) -> u64 {
+    let all: u64 = catalog.shards.iter().map(|shard| shard.bytes).sum();
+    let wanted: u64 = catalog.places.iter().map(|place| u64::from(place.bytes)).sum();
+    let mean = all.saturating_sub(wanted) / catalog.places.len().max(1) as u64;
+    (2 * mean).min(mean + 512)
 }
 
 /// The key of `name` below `root`.
@@ -207,10 +234,22 @@ impl Reader for StoreReader {
         along
     }
 
+    fn plan(&self, catalog: &Catalog, ids: &[SampleId], call: Ask) -> Option<Plan> {
+        let Stored { store, coalesce, .. } = &*self.0;
+        let range_bytes = call.range_bytes.min(store.worth(store.connections()).request_bytes_max);
+        if !coalesce || range_bytes <= RUN_BYTES_MAX {
+            return None;
+        }
+        let placed = |&id: &SampleId| catalog.place(id).filter(|place| place.shard != Place::OWN_FILE).map(spot);
+        let spots: Option<Vec<Spot>> = ids.iter().map(placed).collect();
+        plan(&spots?, self.0.shape(catalog, range_bytes), call, store.bytes_per_s())
+    }
+
     /// Every request is a task of the runtime, so that its answer comes in and its connection is free again while the
     /// calling thread is still busy with an earlier sample. Memory stays bounded: a call has at most as many requests
     /// under way, and answers that wait for it, as the store has connections, and each brings one sample or the bytes
-    /// that `runs.rs` allows: what is needed now 512 KB, what is read ahead no more in all than its call is for.
+    /// that `runs.rs` allows: what is needed now 512 KB, what is read ahead no more in all than its call is for. What a
+    /// planned range takes beside its samples is in [`Plan::beside_bytes`].
     fn read(
         &self,
         catalog: &Arc<Catalog>,

@@ -67,6 +67,14 @@ struct Believed {
     short: Short,
 }
 
+impl Believed {
+    fn bytes_per_s(&self, limit: Option<u64>) -> f64 {
+        let measured = self.bytes / self.seconds;
+        let bytes_per_s = self.short.seconds_per_byte().map_or(measured, |each| measured.min(1.0 / each));
+        limit.map_or(bytes_per_s, |limit| bytes_per_s.min(limit as f64))
+    }
+}
+
 /// A request that was sent. When it is dropped it is not under way any more.
 pub(crate) struct Sent<'a> {
     link: &'a Link,
@@ -143,13 +151,16 @@ impl Link {
         }
     }
 
+    /// Measured bandwidth, at most `limit` bytes a second.
+    pub(crate) fn bytes_per_s(&self, limit: Option<u64>) -> f64 {
+        self.believed.lock().bytes_per_s(limit)
+    }
+
     /// What is worth reading where `lanes` requests run side by side, and no more than `limit` bytes a second are let
     /// through.
     pub(crate) fn worth(&self, lanes: usize, limit: Option<u64>) -> Worth {
         let believed = self.believed.lock();
-        let measured = believed.bytes / believed.seconds;
-        let bytes_per_s = believed.short.seconds_per_byte().map_or(measured, |each| measured.min(1.0 / each));
-        let bytes_per_s = limit.map_or(bytes_per_s, |limit| bytes_per_s.min(limit as f64));
+        let bytes_per_s = believed.bytes_per_s(limit);
         let lane_bytes_per_s = bytes_per_s / lanes.max(1) as f64;
         let gap_bytes = ((believed.latency_s * lane_bytes_per_s) as u64).min(GAP_BYTES_MAX);
         let work_bytes = ((WORK_S * bytes_per_s) as u64).min(WORK_BYTES_MAX);

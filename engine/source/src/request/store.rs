@@ -125,6 +125,11 @@ impl Store {
         self.link.worth(lanes, self.pacer.bytes_per_s())
     }
 
+    /// Bytes a second that come from here, as far as it is known.
+    pub(crate) fn bytes_per_s(&self) -> f64 {
+        self.link.bytes_per_s(self.pacer.bytes_per_s())
+    }
+
     /// As [`Source::answers`](crate::sample::Source::answers).
     pub(crate) fn answers(&self) -> Option<(u64, u64)> {
         self.answers.quantiles()

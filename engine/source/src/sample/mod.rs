@@ -31,6 +31,7 @@ pub use probe::sizes;
 pub use tiers::{CircuitNumbers, PoolNumbers};
 
 use crate::error::Result;
+use crate::tune::fetch_plan::{Ask, Plan};
 pub use crate::types::SIZE_UNKNOWN;
 use crate::types::{SampleId, TensorSpec};
 use std::ops::{AddAssign, ControlFlow};
@@ -312,5 +313,12 @@ pub trait Source: Send + Sync {
     /// them too costs little more than their bytes. Positions, ascending. `request_bytes` as in [`Self::fetch_by`].
     fn along(&self, _ids: &[SampleId], _first: usize, _request_bytes: u64) -> Vec<usize> {
         Vec::new()
+    }
+
+    /// The samples of `ids`, needed in this order and all with room, that are asked for by a call of
+    /// [`Self::fetch_by`] with requests of [`Ask::range_bytes`]. `None`: those that are urgent, and who comes
+    /// [`Self::along`].
+    fn plan(&self, _ids: &[SampleId], _call: Ask) -> Option<Plan> {
+        None
     }
 }

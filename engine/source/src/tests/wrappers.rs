@@ -12,6 +12,7 @@ use lossfeed_sync::Mutex;
 
 use crate::error::Result;
 use crate::tune::circuit::{Outcome, State};
+use crate::tune::fetch_plan::{Ask, Plan};
 use crate::types::Dtype;
 use crate::types::{SampleId, TensorSpec};
 use crate::wrap::tier::{Counted, Tier};
@@ -183,6 +184,10 @@ impl Source for Odd {
         self.answer(ids, sink);
         Traffic { requests: self.number, vain_bytes: 1, repeated_samples: 2, repeated_bytes: 3 }
     }
+    fn plan(&self, ids: &[SampleId], call: Ask) -> Option<Plan> {
+        self.hears(format!("plan {ids:?} {call:?}"));
+        Some(Plan { samples: (0..ids.len()).collect(), beside_bytes: self.number, by_ranges: true })
+    }
     /// Everybody comes along.
     fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
         self.hears(format!("along {ids:?} {first} {request_bytes}"));
@@ -305,6 +310,14 @@ fn answers_as_what_it_wraps(wrapper: &dyn Source, places: &Places, wrapped: &[Ar
         (0..SAMPLES).map(|id| of(id).map_or(f32::NAN, |k| k as f32)).collect()
     };
     assert_eq!(heard(wrapped), each(&|odd| vec![format!("rate run {:?}", rated(odd))]));
+    let asked = wrapped.iter().filter(|odd| !share(odd).is_empty()).count() as u64;
+    let call = Ask { first: 1, urgent: 2, free_bytes: 600, range_bytes: 8 };
+    let beside_bytes = wrapped.iter().filter(|odd| !share(odd).is_empty()).map(|odd| odd.number).sum();
+    let all = Plan { samples: (0..ids.len()).collect(), beside_bytes, by_ranges: true };
+    assert_eq!(wrapper.plan(&ids, call), Some(all));
+    let first = |odd: &Arc<Odd>| ids[..1].iter().filter(|id| Arc::ptr_eq(&places[**id as usize].0, odd)).count();
+    let of = |odd: &Arc<Odd>| Ask { first: first(odd), urgent: before(odd), free_bytes: 600 / asked, ..call };
+    assert_eq!(heard(wrapped), each(&|odd| vec![format!("plan {:?} {:?}", share(odd), of(odd))]));
     let decisions = Arc::new(Decisions::default());
     wrapper.tell(&decisions);
     assert_eq!(heard(wrapped), each(&|_| vec![format!("tell {:p}", Arc::as_ptr(&decisions))]));

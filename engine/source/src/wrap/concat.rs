@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::sample::{
     CircuitNumbers, Decisions, Fingerprint, Form, LimitBy, Payload, Piece, PieceKind, PoolNumbers, Source, Traffic,
 };
+use crate::tune::fetch_plan::{Ask, Plan};
 use crate::types::{MAX_SAMPLES, SampleId, TensorSpec};
 
 /// The samples of the first source, then those of the second, and so on. A batch that has samples of several is read
@@ -300,6 +301,31 @@ impl Source for Concat {
         }
         along.sort_unstable();
         along
+    }
+    /// If there is one for every part, and all are of one kind. Parts share the room.
+    fn plan(&self, ids: &[SampleId], call: Ask) -> Option<Plan> {
+        let placed: Vec<(usize, SampleId)> = ids.iter().filter_map(|&id| self.place(id)).collect();
+        let mut parts: Vec<Vec<usize>> = vec![Vec::new(); self.parts.len()];
+        placed.iter().enumerate().for_each(|(k, &(part, _))| parts[part].push(k));
+        let asked = parts.iter().filter(|places| !places.is_empty()).count() as u64;
+        let mut all: Option<Plan> = None;
+        for (part, places) in self.parts.iter().zip(&parts).filter(|(_, places)| !places.is_empty()) {
+            let inner: Vec<SampleId> = places.iter().map(|&k| placed[k].1).collect();
+            let before = |all: usize| places.partition_point(|&k| k < all);
+            let (first, urgent) = (before(call.first), before(call.urgent));
+            let mut plan = part.plan(&inner, Ask { first, urgent, free_bytes: call.free_bytes / asked, ..call })?;
+            plan.samples = plan.samples.into_iter().filter_map(|at| places.get(at).copied()).collect();
+            if let Some(before) = all.take() {
+                if before.by_ranges != plan.by_ranges {
+                    return None;
+                }
+                plan.samples.extend(before.samples);
+                plan.beside_bytes += before.beside_bytes;
+            }
+            all = Some(plan);
+        }
+        all.iter_mut().for_each(|plan| plan.samples.sort_unstable());
+        all.filter(|_| placed.len() == ids.len())
     }
 }
 

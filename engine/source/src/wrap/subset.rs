@@ -12,6 +12,7 @@ use crate::random::{Purpose, generator, shuffle};
 use crate::sample::{
     CircuitNumbers, Decisions, Fingerprint, Form, LimitBy, Payload, Piece, PoolNumbers, Source, Traffic,
 };
+use crate::tune::fetch_plan::{Ask, Plan};
 use crate::types::{SampleId, TensorSpec};
 
 /// Sample k is sample `ids[k]` of the inner source.
@@ -218,6 +219,10 @@ impl Source for Subset {
         // All or none are in range: whoever asks has them from an order.
         let inner: Option<Vec<SampleId>> = ids.iter().map(|&id| self.inner(id)).collect();
         inner.map_or(Vec::new(), |inner| self.inner.along(&inner, first, request_bytes))
+    }
+    fn plan(&self, ids: &[SampleId], call: Ask) -> Option<Plan> {
+        let inner: Option<Vec<SampleId>> = ids.iter().map(|&id| self.inner(id)).collect();
+        self.inner.plan(&inner?, call)
     }
     fn fetch_by(
         &self,

@@ -21,6 +21,7 @@ use crate::sample::{
 };
 use crate::tune::circuit::{Change, Circuit, Leave, Outcome, PROBE_SAMPLES, State, Why};
 use crate::tune::decided::Knob;
+use crate::tune::fetch_plan::{Ask, Plan};
 use crate::types::{SampleId, TensorSpec};
 use crate::wrap::tier::{Counted, Tier};
 
@@ -146,6 +147,12 @@ impl<T: Tier> Tiered<T> {
             Some(labels) => labels.get(id as usize).map(bytemuck::bytes_of),
             None => Some(&[0]),
         }
+    }
+
+    /// Positions of `ids` that the source is asked for, and these ids.
+    fn absent(&self, ids: &[SampleId]) -> (Vec<usize>, Vec<SampleId>) {
+        let asked = self.made_by.is_current() && self.state() == State::Closed;
+        ids.iter().enumerate().filter(|&(_, &id)| !asked || !self.tier.has(id)).map(|(k, &id)| (k, id)).unzip()
     }
 
     /// Answers from the tier what it has of the positions `open`, ascending. What is left of them.
@@ -395,13 +402,22 @@ impl<T: Tier> Source for Tiered<T> {
     }
     fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
         // What the tier has needs no request and brings nobody along.
-        let asked = self.made_by.is_current() && self.state() == State::Closed;
-        let absent = |&k: &usize| !asked || ids.get(k).is_some_and(|&id| !self.tier.has(id));
-        let absent: Vec<usize> = (0..ids.len()).filter(absent).collect();
-        let inner: Vec<SampleId> = absent.iter().filter_map(|&k| ids.get(k).copied()).collect();
+        let (absent, inner) = self.absent(ids);
         let inner_first = absent.partition_point(|&k| k < first);
         let along = self.source.along(&inner, inner_first, request_bytes);
         along.into_iter().filter_map(|at| absent.get(at).copied()).collect()
+    }
+    /// Samples that the tier has are asked for when they are urgent.
+    fn plan(&self, ids: &[SampleId], call: Ask) -> Option<Plan> {
+        let (absent, inner) = self.absent(ids);
+        let before = |all: usize| absent.partition_point(|&k| k < all);
+        let inner_call = Ask { first: before(call.first), urgent: before(call.urgent), ..call };
+        let mut plan = self.source.plan(&inner, inner_call)?;
+        let mut asked: Vec<bool> = (0..ids.len()).map(|k| k < call.urgent).collect();
+        absent.iter().for_each(|&k| asked[k] = false);
+        plan.samples.iter().filter_map(|&at| absent.get(at)).for_each(|&k| asked[k] = true);
+        plan.samples = (0..ids.len()).filter(|&k| asked[k]).collect();
+        Some(plan)
     }
     fn fetch_by(
         &self,
