@@ -195,13 +195,13 @@ def callbacks(case: Case) -> None:
         ))  # fmt: skip
         got, raised = 0, None
         skips = case.rng.random() < 0.5
-        with lf.Loader(batch_size=BATCH, stats=False, on_error="skip" if skips else "raise", **keywords) as loader:
-            try:
+        try:
+            with lf.Loader(batch_size=BATCH, stats=False, on_error="skip" if skips else "raise", **keywords) as loader:
                 for batch in loader:
                     got += len(batch.ids)
-            except BaseException as e:  # noqa: BLE001
-                raised = e
-            got += len(loader.bad_samples()) if skips else 0
+                got += len(loader.bad_samples()) if skips else 0
+        except BaseException as e:  # noqa: BLE001
+            raised = e
         about = f"{name} raised {error!r}"
         case.check(not isinstance(raised, StopIteration), f"{about}: it leaves as StopIteration")
         case.check(raised is not None or got == N, f"{about}: an epoch of {got} of {N} samples ended without an error")

@@ -77,6 +77,9 @@ impl Feed {
         1
     }
 
+    /// Nothing is prefetched here, so there is no plan to wait for.
+    pub(crate) fn wait_for_start(&self, _stopped: &dyn Fn() -> bool) {}
+
     pub(crate) fn fill(
         &self,
         planned: &fill::Planned<'_>,

@@ -101,6 +101,13 @@ impl Feed {
         }
     }
 
+    /// Waits for the first plan of a pass, before anything of it is decided.
+    pub(super) fn wait_for_start(&self, stopped: &dyn Fn() -> bool) {
+        if let Some(ahead) = &self.read_ahead {
+            ahead.wait_for_start(stopped);
+        }
+    }
+
     /// As [`Source::doubt`]: of what was read ahead too.
     pub(super) fn doubt(&self, ids: &[SampleId]) {
         self.source.doubt(ids);

@@ -153,9 +153,7 @@ impl Iteration {
     pub fn work(&self, worker: usize) {
         let mut scratch = Scratch::default();
         let sheet = &self.sheets[worker];
-        if let Some(ahead) = &self.feed.read_ahead {
-            ahead.wait_for_start(&|| self.stopped.load(Acquire));
-        }
+        self.feed.wait_for_start(&|| self.stopped.load(Acquire));
         while !self.stopped.load(Acquire) && self.undecided.load(Relaxed) < self.plan.len() {
             if !self.delivery.claim(worker, SLOT_WAIT) {
                 continue;
