@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import threading
 import time
@@ -135,15 +136,19 @@ def many(case: Case) -> None:
 
 def counted() -> dict[str, int]:
     """Threads, open files and resident KiB of this process."""
+    # A listing of /proc/self/task misses threads while others end.
+    with open("/proc/self/status") as status:
+        threads = next(int(line.split()[1]) for line in status if line.startswith("Threads:"))
     with open("/proc/self/statm") as statm:
         resident = int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
-    return {"threads": len(os.listdir("/proc/self/task")), "files": len(os.listdir("/proc/self/fd")), "KiB": resident}
+    return {"threads": threads, "files": len(os.listdir("/proc/self/fd")), "KiB": resident}
 
 
 def settled(threads: int) -> dict[str, int]:
-    """What is there once threads that are ending have ended, so that no more than `threads` are left."""
+    """What is there once threads and processes that are ending have ended, so that no more than `threads` are left."""
     until = time.monotonic() + 60
-    while counted()["threads"] > threads and time.monotonic() < until:
+    # multiprocessing keeps the files of ended processes until it looks at its children.
+    while (multiprocessing.active_children() or counted()["threads"] > threads) and time.monotonic() < until:
         gc.collect()
         time.sleep(0.02)
     return counted()
