@@ -104,8 +104,8 @@ def test_damage_costs_fetches_and_nothing_else(folder, tmp_path):
     segment.write_bytes(damaged)
     data = lf.open(folder, **options)
     numbers = epochs(data)
-    # Opening looks at the sizes of all twelve first.
-    assert numbers["disk_damaged_total"] == 1 and numbers["disk_hits_total"] >= 22
+    # Opening looks at more of them, unless a warning of sizes has been given.
+    assert numbers["disk_damaged_total"] == 1 and numbers["disk_hits_total"] >= 11
 
 
 def test_options_that_make_no_sense_are_named(folder, tmp_path):

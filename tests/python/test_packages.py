@@ -23,7 +23,7 @@ def manifest(path):
 def test_the_metadata_name_the_pythons_and_the_licences():
     project = manifest("pybind/pyproject.toml")["project"]
     named = [c.removeprefix("Programming Language :: Python :: ") for c in project["classifiers"]]
-    assert [c for c in named if c.startswith("3.")] == ["3.11", "3.12", "3.13", "3.14"]
+    assert [c for c in named if c.startswith("3.")] == ["3.11", "3.12", "3.13"]
     oldest = project["requires-python"].removeprefix(">=")
     assert oldest == "3.11"
     assert f"abi3-py{oldest.replace('.', '')}" in manifest("Cargo.toml")["workspace"]["dependencies"]["pyo3"]["features"]

@@ -16,8 +16,13 @@ class Readable(inspect.Signature):
 
     def __str__(self) -> str:
         plain = [one.replace(annotation=one.empty) for one in self.parameters.values()]
-        whole = {"break_long_words": False, "break_on_hyphens": False}
-        lines = textwrap.wrap(str(inspect.Signature(plain)), _WIDTH, subsequent_indent="    ", **whole)
+        lines = textwrap.wrap(
+            str(inspect.Signature(plain)),
+            _WIDTH,
+            subsequent_indent="    ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
         answer = self.return_annotation
         named = "" if answer in (self.empty, None, "None") else f" -> {getattr(answer, '__name__', answer)}"
         return "\n".join(lines) + named
