@@ -66,8 +66,8 @@ impl AskedJob {
 
 /// The JSON document: `{"sharing", "unused_cache_bytes", "datasets": [{"name", "bytes", "cache_bytes"}…], "jobs":
 /// [{"name", "dataset", "bandwidth_bytes_per_s", "hit_ratio", "rate_bytes_per_s", "share_of_ideal",
-/// "equal_split_share_of_ideal"}…]}`. Where loaders were measured, jobs have "workers" too; where there are nodes, the
-/// document has "placement": `[{"job", "runs_on", "nodes": [{"node", "score", "fetch_bytes"}…], "homeless_bytes"}…]`.
+/// "equal_split_share_of_ideal"}…]}`. Where loaders were measured, jobs have "workers" too; where there are nodes,
+/// "placement" is there: `[{"job", "runs_on", "nodes": [{"node", "score", "fetch_bytes"}…], "homeless_bytes"}…]`.
 #[derive(Debug, Serialize)]
 struct Report {
     sharing: Sharing,

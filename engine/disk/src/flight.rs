@@ -1,8 +1,8 @@
 //! A call's fetches, made once among all processes that share the folder.
 //!
-//! Before a call fetches samples it claims them. It leaves to another process what that one is fetching, and waits until
-//! the record can be read, or the other has given it up, stopped or died. The tier's thread keeps the claims: it reads
-//! what the others have written anyway, and a disk that hangs holds up no caller.
+//! Before a call fetches samples it claims them. It leaves to another process what that one is fetching, and waits
+//! until the record can be read, or the other has given it up, stopped or died. The tier's thread keeps the claims: it
+//! reads what the others have written anyway, and a disk that hangs holds up no caller.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 const RANGE_SHARE: u64 = 16;
 const RANGE_BYTES_MAX: u64 = 2 << 20;
 
-/// Where to look for more.
+/// A look that is due: its place, and its limits.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Look {
     /// The pass that is read for, and the stretch it belongs to.
@@ -18,21 +18,21 @@ pub(super) struct Look {
     pub(super) from: usize,
     pub(super) changes: u64,
     pub(super) room: Room,
-    /// So much is to be asked for now, and what is due.
+    /// Bytes to ask for now, beside what is due.
     pub(super) enough_bytes: u64,
-    /// By requests of about so many bytes at most.
+    /// Bytes of the largest request, about.
     pub(super) request_bytes: u64,
     /// Nothing was asked for in this pass before.
     pub(super) fresh: bool,
 }
 
-/// Who is to be asked for.
+/// Samples to ask for.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
     /// The first `urgent` of them are asked for; they and the others each in the order of need.
     pub(super) ids: Vec<SampleId>,
     pub(super) urgent: usize,
-    /// Where each is in the order.
+    /// Their places in the order.
     pub(super) places: Vec<usize>,
     /// A later pass will know more neighbours of those after the first so many, which this one needs; and the next
     /// has what it begins with.
@@ -67,7 +67,7 @@ impl Found {
     }
 }
 
-/// Samples that were read and that nobody needed.
+/// Samples that were read in vain.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Vain {
     pub(super) samples: u64,
@@ -77,9 +77,9 @@ pub(super) struct Vain {
 /// A sample's payload, and its target behind it.
 pub(super) type Landed = Arc<Vec<u8>>;
 
-/// A sample that was asked for. While it is on its way nobody asks for it again.
+/// A sample that was asked for. It is not asked for again while it is on its way.
 pub(super) struct Asked {
-    /// Its place in the epoch's order; `None` if nobody needs it any more.
+    /// Its place in the epoch's order; `None` if no batch needs it any more.
     pub(super) place: Option<usize>,
     /// Its place in the next pass, if it is wanted there too: then it stays when it is taken.
     pub(super) again: Option<usize>,
@@ -100,7 +100,7 @@ impl Asked {
     }
 }
 
-/// What a batch finds.
+/// A sample as a batch finds it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Taken {
     /// It has come. Its bytes count until `Window::give_back`, unless it `stays` for the next pass. `used`: it had
@@ -108,6 +108,6 @@ pub(super) enum Taken {
     Landed { landed: Landed, stays: bool, used: bool },
     /// It is on its way.
     UnderWay,
-    /// Nobody asked for it, or it did not come.
+    /// It was not asked for, or did not come.
     Nothing,
 }

@@ -400,8 +400,8 @@ counters! {
     stats_failures_total: Counter, Failures;
 }
 
-/// The counters whose last hundred seconds are on the page too, for rates and curves. All of them for that long would make
-/// the page eight times as large.
+/// The counters whose last hundred seconds are on the page too, for rates and curves. All of them for that long would
+/// make the page eight times as large.
 pub const HISTORY: [&str; 4] = ["samples_total", "fetched_bytes_total", "wait_us_total", "busy_us_total"];
 
 impl Counters {

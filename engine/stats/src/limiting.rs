@@ -48,7 +48,7 @@ impl JobPage {
     /// Takes the limits back: the engine is then as it was made.
     ///
     /// # Errors
-    /// As [`Self::set_limits`].
+    /// The same as for [`Self::set_limits`].
     pub fn release_limits(&self) -> Result<(), String> {
         let Some((directory, page)) = self.place()? else { return Ok(()) };
         match rustix::fs::unlinkat(&directory.fd, name_of(page), AtFlags::empty()) {

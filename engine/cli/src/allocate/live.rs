@@ -115,9 +115,11 @@ impl Past {
         self.hits = ratio(hits.saturating_sub(first.1), requests.saturating_sub(first.0))
             .or(self.hits)
             .or_else(|| ratio(hits, requests));
-        let from_disk = ratio(number("disk_hits_total"), number("fetched_samples_total")).unwrap_or(0.0);
-        let link_samples = number("fetched_samples_total").saturating_sub(number("disk_hits_total"));
-        let link_bytes = number("fetched_bytes_total").saturating_sub(number("disk_hit_bytes_total"));
+        let tiers = tier_hits(&number);
+        let from_tiers = ratio(tiers, number("fetched_samples_total")).unwrap_or(0.0);
+        let link_samples = number("fetched_samples_total").saturating_sub(tiers);
+        let tier_bytes = number("disk_hit_bytes_total") + number("pool_hit_bytes_total");
+        let link_bytes = number("fetched_bytes_total").saturating_sub(tier_bytes);
         let sample_bytes = ratio(link_bytes, link_samples)?;
         let samples_per_s = computes(&page.history).or_else(|| {
             let busy_s = number("busy_us_total") as f64 / 1e6;
@@ -129,7 +131,7 @@ impl Past {
         let points: Vec<(f64, f64)> = self.points.values().copied().chain([(dataset_bytes, 1.0)]).collect();
         let usable = |x: f64| x.is_finite() && x > 0.0;
         let curve = HitCurve::measured(&points).ok().filter(|_| usable(ideal_bytes_per_s) && usable(dataset_bytes))?;
-        let hits = 1.0 - (1.0 - self.hits?) * (1.0 - from_disk);
+        let hits = 1.0 - (1.0 - self.hits?) * (1.0 - from_tiers);
         Some(Measured { ideal_bytes_per_s, dataset_bytes, hits: hits.clamp(0.0, 1.0), curve })
     }
 
@@ -157,14 +159,20 @@ impl Past {
 /// Why an engine gets no limits; `None`: it does.
 fn refusal(page: &JobPage) -> Option<&'static str> {
     let number = |name: &str| page.snapshot.get(name);
+    let count = |name: &str| number(name).unwrap_or(0);
     if number("torch_loaders").is_some_and(|loaders| loaders > 0) {
         return Some("a torch DataLoader has no cache");
     }
     if number("cache_most_bytes").is_none() {
         return Some("its lossfeed is too old to take limits: update it");
     }
-    let fetched = number("fetched_samples_total").unwrap_or(0) > number("disk_hits_total").unwrap_or(0);
+    let fetched = count("fetched_samples_total") > tier_hits(&count);
     (fetched && number("store_requests_total") == Some(0)).then_some("it reads no store")
+}
+
+/// Fetches that the disk tier and the pool answered, and not the link.
+fn tier_hits(number: &impl Fn(&str) -> u64) -> u64 {
+    number("disk_hits_total") + number("pool_hits_total")
 }
 
 /// Samples that the training computes in a second of its own time, lately.

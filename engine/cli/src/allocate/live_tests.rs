@@ -148,11 +148,13 @@ fn whole_epochs_that_were_watched_bend_the_curve() {
 }
 
 #[test]
-fn of_a_disk_tier_nothing_goes_over_the_link() {
+fn hits_of_disk_tier_and_pool_do_not_go_over_the_link() {
     let (mut machine, mut watcher) = (Machine::new(), Watcher::default());
     let a = machine.start("a", 400);
-    Counters::set(&a.disk_hits_total, 25);
-    Counters::set(&a.disk_hit_bytes_total, 250_000);
+    Counters::set(&a.disk_hits_total, 10);
+    Counters::set(&a.disk_hit_bytes_total, 100_000);
+    Counters::set(&a.pool_hits_total, 15);
+    Counters::set(&a.pool_hit_bytes_total, 150_000);
     let plan = machine.plan(&mut watcher);
     let measured = plan.jobs[0].job.measured.as_ref().unwrap();
     assert_eq!((measured.hits, measured.ideal_bytes_per_s), (0.5, 4e6));

@@ -261,7 +261,7 @@ pub trait Source: Send + Sync {
         false
     }
 
-    /// The time for fetching such bytes again, counted from the first fetch. They are fetched a second time in any case.
+    /// The time for fetching such bytes again, counted from the first fetch. They are fetched twice in any case.
     fn retry_timeout(&self) -> Duration {
         Duration::ZERO
     }

@@ -202,8 +202,8 @@ impl<T: Tier> Tiered<T> {
         ControlFlow::Continue(open.iter().copied().filter(|&k| answered.get(k) == Some(&false)).collect())
     }
 
-    /// Answers the positions `left`, each fetched once among all processes that share the tier: fetches those that no other
-    /// process is fetching, then waits for the others.
+    /// Answers the positions `left`, each fetched once among all processes that share the tier: fetches those that no
+    /// other process is fetching, then waits for the others.
     fn ask_all(
         &self,
         request_bytes: u64,

@@ -1,4 +1,4 @@
-"""Private parts of torch's iterator over worker processes: asks reach its queues here, and its workers are ended here."""
+"""Private parts of torch's iterator over worker processes: its queues are asked and its workers ended here."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def put_apart(queues: list[Any]) -> queue.SimpleQueue[tuple[Any, Any] | None]:
 
 
 def end_workers(found: Any, patience: float) -> None:
-    """Ends the worker processes of an iterator of torch's, which may be in the middle of an item: those still there after
-    `patience` seconds are killed. torch alone would wait five seconds for each.
+    """Ends the worker processes of an iterator of torch's, which may be in the middle of an item: those still there
+    after `patience` seconds are killed. torch alone would wait five seconds for each.
 
     Nothing that a killed process may hold is touched after that: torch's own way to end would wait for its locks."""
     workers = getattr(found, "_workers", None)
