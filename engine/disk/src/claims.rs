@@ -2,7 +2,8 @@
 //!
 //! Each has a block of it: a count of its steps, which are what it has written or given up, a pulse, and the keys that
 //! it is fetching. A process holds its block by a lock on a range of the file, which the system lets go of when the
-//! process dies. Another such lock is held while keys are claimed, so that two processes never claim one at a time.
+//! process dies. Another such lock is held while keys are claimed, so that two processes never claim one at a time; they
+//! do, at worst, while a process is stopped that has it.
 //!
 //! All of it is advice. A file that cannot be had, that is damaged or full, and a process that is stopped or slow, cost
 //! fetches that are made twice, and a bounded time.
@@ -32,7 +33,7 @@ const LOCKS: i64 = 1 << 40;
 /// The lock for claiming is asked for so often, with a pause between: a process may have been stopped while it had it.
 const LOCK_TRIES: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_micros(500);
-/// Claims are left alone for so long where that lock could not be had.
+/// Claims are made without that lock for so long where it could not be had.
 const LOCK_REST: Duration = Duration::from_secs(1);
 /// A process gives a sign of life so often while it has claims.
 pub(crate) const PULSE: Duration = Duration::from_secs(1);
@@ -115,7 +116,7 @@ pub(crate) struct Claims {
     dirty: bool,
     others: Vec<Other>,
     bytes: Vec<u8>,
-    /// The lock for claiming could not be had.
+    /// The lock for claiming could not be had: it is not asked for until then.
     resting_until: Option<Instant>,
 }
 
@@ -161,19 +162,19 @@ impl Claims {
         Arc::clone(&self.table)
     }
 
-    /// Looks at what the others fetch, and keeps them from claiming more until [`Self::looked`]. `None` if the lock is
-    /// taken.
-    pub(crate) fn look(&mut self, now: Instant) -> Option<Others> {
-        if self.resting_until.is_some_and(|until| now < until) {
-            return None;
-        }
-        let mut tries = 0..LOCK_TRIES;
-        while !self.table.set(libc::F_WRLCK, LOCKS) {
-            if tries.next().is_none() {
-                self.resting_until = Some(now + LOCK_REST);
-                return None;
+    /// Looks at what the others fetch, and keeps them from claiming more until [`Self::looked`], if it gets the lock.
+    /// A process that was stopped with it keeps it: then two may claim the same in the moment of a look, no more.
+    pub(crate) fn look(&mut self, now: Instant) -> Others {
+        if self.resting_until.is_none_or(|until| now >= until) {
+            self.resting_until = None;
+            let mut tries = 0..LOCK_TRIES;
+            while !self.table.set(libc::F_WRLCK, LOCKS) {
+                if tries.next().is_none() {
+                    self.resting_until = Some(now + LOCK_REST);
+                    break;
+                }
+                std::thread::sleep(LOCK_PAUSE);
             }
-            std::thread::sleep(LOCK_PAUSE);
         }
         self.read();
         let mut others = Others { fetched: HashMap::new(), news: false };
@@ -194,7 +195,7 @@ impl Claims {
                 others.fetched.extend(keys.map(|key| (key, block)));
             }
         }
-        Some(others)
+        others
     }
 
     /// Tells the others what was claimed, and lets them claim.

@@ -70,7 +70,7 @@ pub struct Numbers {
     /// Records that were not written: the queue was full, writing has ended, or they are too large.
     pub dropped: u64,
     /// Records that were not written because what is there is worth as much, the disk has to keep room for others, or
-    /// another process held the folder's lock.
+    /// there is no room and another process holds the folder's lock.
     pub declined: u64,
     /// Segments that gave way.
     pub evicted_segments: u64,

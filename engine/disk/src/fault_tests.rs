@@ -252,7 +252,7 @@ fn a_write_that_hangs_does_not_hold_up_whoever_drops_the_tier() {
     drop(go);
 }
 
-/// The folder's lock is tried once for a queue, not once for each sample in it: whoever drops the tier waits for that.
+/// A segment is tried once for a queue, not once for each sample in it: a drop of the tier waits for that.
 #[test]
 fn what_is_queued_behind_a_segment_that_could_not_be_begun_is_declined_with_it() {
     let root = tempfile::tempdir().unwrap();
@@ -265,9 +265,9 @@ fn what_is_queued_behind_a_segment_that_could_not_be_begun_is_declined_with_it()
         shared.news.notify_one();
         disk.settle();
     };
-    let held = Folder::open(&path).unwrap().lock().unwrap();
+    let spare = shared.spare.swap(0, Relaxed);
     queue(0..1);
-    drop(held);
+    shared.spare.store(spare, Relaxed);
     assert_eq!((disk.numbers().declined, disk.numbers().written), (1, 0));
     assert!(shared.declined_until_ms.swap(u64::MAX, Relaxed) > 0, "and for ten seconds from then");
     // The time is up for none of these, however long this machine takes. Each would be written if it tried.
@@ -276,6 +276,28 @@ fn what_is_queued_behind_a_segment_that_could_not_be_begun_is_declined_with_it()
     shared.declined_until_ms.store(0, Relaxed);
     queue(6..8);
     assert_eq!((disk.numbers().declined, disk.numbers().written), (6, 2));
+}
+
+#[test]
+fn a_process_that_was_stopped_with_the_folders_lock_keeps_the_others_from_dropping_segments_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let other = Disk::open_with(&settings(folder.path(), 200 << 10), 64 << 10, plain()).unwrap();
+    let held = Folder::open(folder.path()).unwrap().lock().unwrap();
+    let disk = Disk::open_with(&settings(folder.path(), 200 << 10), 64 << 10, plain()).unwrap();
+    (0..4).for_each(|n| offer(&disk, key(n)));
+    disk.settle();
+    other.look();
+    assert!((0..4).all(|n| reads(&disk, key(n)) && reads(&other, key(n))));
+    // Three segments fit in. The fourth would have another one dropped.
+    let large = vec![7; 40 << 10];
+    for n in 10..20 {
+        disk.offer(key(n), Duration::from_millis(1), &large);
+        disk.settle();
+    }
+    let numbers = disk.numbers();
+    assert_eq!((numbers.evicted_segments, numbers.written + numbers.declined), (0, 14), "{numbers:?}");
+    assert!(numbers.bytes <= 200 << 10 && numbers.declined > 0 && numbers.written > 4, "{numbers:?}");
+    drop(held);
 }
 
 #[test]

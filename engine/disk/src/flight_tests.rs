@@ -172,6 +172,29 @@ fn a_process_that_was_killed_claims_nothing_and_one_that_was_stopped_is_given_up
 }
 
 #[test]
+fn a_process_that_was_stopped_while_it_claims_keeps_the_others_from_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || Claims::open(&Folder::open(folder.path()).unwrap()).unwrap();
+    let (mut stopped, mut one, mut other) = (open(), open(), open());
+    let now = Instant::now();
+    let claim = |claims: &mut Claims, keys: &[Option<Key>]| {
+        let others = claims.look(now);
+        let whose = claims.claim(&others, 1, keys, None, now);
+        claims.looked();
+        whose
+    };
+    stopped.look(now);
+    assert_eq!(claim(&mut one, &keys(0..2)), [Whose::Ours; 2]);
+    assert_eq!(claim(&mut other, &keys(1..3)), [Whose::Theirs, Whose::Ours]);
+    one.end(1);
+    one.write();
+    assert_eq!(claim(&mut other, &keys(1..2)), [Whose::Ours]);
+    // It goes on, and knows what they have claimed.
+    stopped.looked();
+    assert_eq!(claim(&mut stopped, &keys(1..2)), [Whose::Theirs]);
+}
+
+#[test]
 fn a_slow_process_is_waited_for_while_it_lives_and_no_longer_than_that() {
     let folder = tempfile::tempdir().unwrap();
     let open = || Claims::open(&Folder::open(folder.path()).unwrap()).unwrap();
@@ -179,7 +202,7 @@ fn a_slow_process_is_waited_for_while_it_lives_and_no_longer_than_that() {
     let now = Instant::now();
     let claim = |claims: &mut Claims, ticket, since: Option<u64>, seconds| {
         let now = now + Duration::from_secs(seconds);
-        let others = claims.look(now).unwrap();
+        let others = claims.look(now);
         let since = since.map(|since| now - Duration::from_secs(since));
         let whose = claims.claim(&others, ticket, &keys(0..1), since, now);
         claims.looked();

@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, Timespec, Timestamps, UT
 use rustix::io::Errno;
 
 /// A lock is asked for so often, with a pause between: its holder may be a process that was stopped.
-const LOCK_TRIES: u32 = 100;
+const LOCK_TRIES: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// What a file is called: when it was begun, nanoseconds since 1970, and whether it is complete.
@@ -101,7 +101,7 @@ impl Folder {
         &self.path
     }
 
-    /// Takes the folder's lock, or gives up after a second.
+    /// Takes the folder's lock, or gives up after a fifth of a second: `WouldBlock`.
     pub(crate) fn lock(&self) -> io::Result<Locked> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = rustix::fs::openat(self.fd.as_fd(), "lock", flags, Mode::RUSR | Mode::WUSR)?;
@@ -178,7 +178,7 @@ impl Folder {
         Ok((disk.f_bavail * disk.f_frsize).saturating_sub(reserve))
     }
 
-    /// Makes a segment's file and locks it. Call it under the folder's lock, with a name that the folder does not have.
+    /// Makes a segment's file and locks it, with a name that the folder does not have.
     pub(crate) fn create(&self, name: Name) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = File::from(rustix::fs::openat(self.fd.as_fd(), name.text(), flags, Mode::RUSR | Mode::WUSR)?);

@@ -32,9 +32,7 @@ impl Writer {
         let now = Instant::now();
         self.served = now;
         self.shared.beats.fetch_add(1, Relaxed);
-        let Some(others) = claims.look(now) else {
-            return self.waiting.retain(|request| request.since.is_some_and(|since| now - since < LOOK_AROUND));
-        };
+        let others = claims.look(now);
         let waiting = std::mem::take(&mut self.waiting);
         let claimed = |request: &Request| claims.claim(&others, request.ticket, &request.keys, request.since, now);
         let claimed: Vec<Vec<Whose>> = waiting.iter().map(claimed).collect();

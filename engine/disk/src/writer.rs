@@ -196,8 +196,8 @@ impl Writer {
             self.end();
         }
         // What was queued before the last try to begin a segment is declined with it. A try for each would walk the
-        // folder for each. Where another process holds the lock it would wait a second for each, and a drop of the tier
-        // would wait for all of them.
+        // folder for each. Where another process holds the lock it would wait for each, and a drop of the tier for all of
+        // them.
         if self.active.is_none() && !self.shared.off.load(Relaxed) && !self.shared.declines() {
             self.begin();
         }
@@ -278,7 +278,7 @@ impl Writer {
         match self.try_begin() {
             Ok(Some(active)) => self.active = Some(active),
             Ok(None) => self.shared.decline(LOOK_AROUND),
-            // Somebody holds the lock for long, or began one in the same nanosecond: later.
+            // Another process began one in the same nanosecond, or took it for one that a crash has cut: later.
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::AlreadyExists) => {
                 self.shared.decline(LOOK_AROUND);
             }
@@ -311,15 +311,27 @@ impl Writer {
     }
 
     fn try_begin(&mut self) -> io::Result<Option<Active>> {
-        let lock = self.shared.folder.lock()?;
+        let lock = match self.shared.folder.lock() {
+            // Its holder was stopped, perhaps for ever. Nothing is dropped without the lock; what there is room for is
+            // written, at worst a segment a process too much, until one drops again.
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => None,
+            lock => Some(lock?),
+        };
         if self.room()? == 0 {
             return Err(full());
         }
-        self.look_around(true)?;
-        if let Some(active) = self.go_on()? {
-            return Ok(Some(active));
-        }
-        if !self.make_room(self.shared.segment_bytes, false, None)? {
+        self.look_around(lock.is_some())?;
+        let wanted = self.shared.segment_bytes;
+        let fits = if lock.is_some() {
+            if let Some(active) = self.go_on()? {
+                return Ok(Some(active));
+            }
+            self.make_room(wanted, false, None)?
+        } else {
+            let listed = self.shared.folder.list()?;
+            self.reserved(&listed) + wanted <= self.shared.limit_bytes && listed.len() < SEGMENTS_MAX
+        };
+        if !fits {
             return Ok(None);
         }
         let name = Name { born: now().as_nanos() as u64, complete: false };
@@ -368,13 +380,18 @@ impl Writer {
         self.next_number
     }
 
+    /// The bytes of these segments, when those under way are ended.
+    fn reserved(&self, listed: &[Listed]) -> u64 {
+        let whole = |l: &Listed| if l.name.complete { l.bytes } else { l.bytes.max(self.shared.segment_bytes) };
+        listed.iter().map(whole).sum()
+    }
+
     /// Drops segments until the folder has room for `wanted` bytes more; false if it is not worth it. `anyway` asks
     /// nobody what they are worth: the limit is kept. The one that was `born` then stays. Under the folder's lock.
     fn make_room(&mut self, wanted: u64, anyway: bool, born: Option<u64>) -> io::Result<bool> {
         let shared = &self.shared;
         let listed = shared.folder.list()?;
-        let reserved = |l: &Listed| if l.name.complete { l.bytes } else { l.bytes.max(shared.segment_bytes) };
-        let (mut total, mut count) = (listed.iter().map(reserved).sum::<u64>(), listed.len());
+        let (mut total, mut count) = (self.reserved(&listed), listed.len());
         let now = now();
         let mut residents: Vec<_> = shared.shelf.segments();
         residents
