@@ -192,7 +192,14 @@ impl Claims {
             let ignored = other.ignored_until.is_some_and(|until| now < until);
             // The dead let go of their locks.
             if keys.peek().is_some() && !ignored && self.table.is_locked(lock_of(block), 1) {
-                others.fetched.extend(keys.map(|key| (key, block)));
+                // Of two that fetch it, one has given the other up.
+                let last = |at: usize| self.others.get(at).map(|other| other.lived);
+                for key in keys {
+                    let by = others.fetched.entry(key).or_insert(block);
+                    if last(*by) < last(block) {
+                        *by = block;
+                    }
+                }
             }
         }
         others

@@ -195,6 +195,30 @@ fn a_process_that_was_stopped_while_it_claims_keeps_the_others_from_nothing() {
 }
 
 #[test]
+fn what_a_stopped_process_claimed_is_fetched_once_by_those_who_give_it_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || Claims::open(&Folder::open(folder.path()).unwrap()).unwrap();
+    // In any order of their blocks.
+    for stopped in 0..3 {
+        let mut all = [open(), open(), open()];
+        let begun = Instant::now();
+        let mut claim = |who: usize, since: Option<Instant>, now| {
+            let others = all[who].look(now);
+            let whose = all[who].claim(&others, 1, &keys(0..4), since, now);
+            all[who].looked();
+            whose
+        };
+        let [one, other] = [(stopped + 1) % 3, (stopped + 2) % 3];
+        assert_eq!(claim(stopped, None, begun), [Whose::Ours; 4]);
+        assert_eq!(claim(one, None, begun), [Whose::Theirs; 4]);
+        assert_eq!(claim(other, None, begun), [Whose::Theirs; 4]);
+        let (since, later) = (Some(begun), begun + Duration::from_secs(4));
+        assert_eq!(claim(one, since, later), [Whose::Ours; 4]);
+        assert_eq!(claim(other, since, later), [Whose::Theirs; 4], "{stopped} was stopped");
+    }
+}
+
+#[test]
 fn a_slow_process_is_waited_for_while_it_lives_and_no_longer_than_that() {
     let folder = tempfile::tempdir().unwrap();
     let open = || Claims::open(&Folder::open(folder.path()).unwrap()).unwrap();
