@@ -364,6 +364,14 @@ impl Settings {
                 "ranks=\"exchange\" needs one order for all ranks, but sampler= gives each rank its own: remove one",
             ));
         }
+        if self.sampler.is_short() && self.world_size > 1 && !self.exchange {
+            return Err(Error::settings(format!(
+                "sampler={:?} with short=True ends each rank's epoch after its own number of steps, and {} ranks must \
+                 step alike: give ranks=\"exchange\", or leave short out",
+                self.sampler.name(),
+                self.world_size
+            )));
+        }
         self.check_counts()?;
         self.sampler.check_policy(self.policy_name(), policy::find(self.policy_name())?.needs)?;
         if self.exchange {

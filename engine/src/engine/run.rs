@@ -165,6 +165,13 @@ impl Engine {
         Ok(ids.into_iter().map(i64::from).collect())
     }
 
+    /// The order of an epoch, and its cut.
+    pub(super) fn drawn(&self, epoch: u64) -> Result<(Arc<Order>, Cut)> {
+        let (order, s) = (self.feed.cache.draw(epoch)?, &self.settings);
+        let cut = Cut::of(&order, s.sampler.is_short(), self.batches, s.batch_size, s.drop_last);
+        Ok((order, cut))
+    }
+
     fn start(&self, handed: Option<(Order, Cut)>) -> Result<u64> {
         self.usable()?;
         let mut clock = self.clock.lock();
@@ -193,7 +200,7 @@ impl Engine {
         self.tune_epoch(epoch, anew)?;
         let (order, cut) = match stored.or(handed) {
             Some((order, cut)) => (Arc::new(order), cut),
-            None => (self.feed.cache.draw(epoch)?, Cut::Even(self.batches)),
+            None => self.drawn(epoch)?,
         };
         // A pool keeps what this epoch draws often.
         if self.feed.source.pool().is_some() && self.feed.cache.adaptive() {
