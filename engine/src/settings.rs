@@ -98,11 +98,14 @@ pub enum ScoreKind {
     /// ln(rank count + 10), SHADE's in-batch rank score. Its name was `rank`.
     #[serde(alias = "rank")]
     BatchRank,
+    /// The mean loss of the batch: one score for all of its samples. The control of what a sample's own score is worth
+    /// (BLS, arXiv 2604.04681, scores by averages of it).
+    Batch,
 }
 
 impl ScoreKind {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Loss, Self::GradientNorm, Self::Entropy, Self::BatchRank];
+    pub const ALL: [Self; 5] = [Self::Loss, Self::GradientNorm, Self::Entropy, Self::BatchRank, Self::Batch];
 
     /// The name users type.
     pub fn name(self) -> &'static str {
@@ -111,6 +114,7 @@ impl ScoreKind {
             ScoreKind::GradientNorm => "gradient_norm",
             ScoreKind::Entropy => "entropy",
             ScoreKind::BatchRank => "batch_rank",
+            ScoreKind::Batch => "batch",
         }
     }
     /// The inverse of [`ScoreKind::name`]; `rank`, which old states and score files say, is `batch_rank`.

@@ -24,7 +24,7 @@ SAMPLERS: dict[str, str | None] = {
 AUGMENTATIONS = ("none", "crop", "crop-flip")
 # Echo is the control of what scores are worth: the same reuse of what is cached, without any.
 DEFAULT_COMPARE = "uniform+minio,shade,cost-aware,echo,replay"
-_LOADER_KEYS: dict[str, type] = {"smoothing": float, "score": str}
+_LOADER_KEYS: dict[str, type] = {"smoothing": float, "score": str, "scores": str}
 
 
 class OptionError(ValueError):
