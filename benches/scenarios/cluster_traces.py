@@ -1,5 +1,5 @@
-"""Gavel's cluster traces under three schedulers and six cache systems, by ``lossfeed-lab jobs``: the record, with the time
-that it took and every system beside LRU.
+"""Gavel's cluster traces under three schedulers and six cache systems, by ``lossfeed-lab jobs``: the record, with the
+time that it took and every system beside LRU.
 
     cargo build --release -p lossfeed-lab
     python benches/scenarios/cluster_traces.py FOLDER --lab target/release/lossfeed-lab
@@ -90,7 +90,8 @@ def main() -> None:
             record = Record("cluster-traces", settings, args.date)
         for row in rows(report):
             record.add({"seed": seed, **row, **took})
-            print(f"{seed} {row['order']:8} {row['cache']:14} {row['completion_h']:6.1f} h {row['completion_over_lru']:.3f} of LRU's, fairness {row['fairness']:.3f}")
+            told = f"{row['completion_h']:6.1f} h {row['completion_over_lru']:.3f} of LRU's, fair {row['fairness']:.3f}"
+            print(f"{seed} {row['order']:8} {row['cache']:14} {told}")
         print(f"{len(report['runs'])} runs in {took['took_s']} s, {took['took_cpu_s']} s of processors, load {took['load']} before")
         if took["took_s"] > WITHIN_S:
             print(f"that is above the {WITHIN_S:.0f} s that they are to take")

@@ -1,4 +1,4 @@
-"""What papers print beside what is computed here, by ``lossfeed-lab papers --whole``: the record.
+"""Numbers of papers beside those computed here, by ``lossfeed-lab papers --whole``: the record.
 
     cargo build --release -p lossfeed-lab
     python benches/scenarios/papers.py --lab target/release/lossfeed-lab [--gavel FOLDER]
@@ -28,9 +28,10 @@ def main() -> None:
     record = Record("papers", {"whole": True, "gavel": args.gavel is not None}, args.date)
     for row in found["checked"]:
         record.add({key: row[key] for key in ("paper", "claim", "says", "within", "ours", "agrees")})
-        print(f"{'agrees ' if row['agrees'] else 'DIFFERS'} {row['says']:10.2f} {row['ours']:10.2f}  {row['paper'][:20]:20} {row['claim']}")
+        verdict = "agrees " if row["agrees"] else "DIFFERS"
+        print(f"{verdict} {row['says']:10.2f} {row['ours']:10.2f}  {row['paper'][:20]:20} {row['claim']}")
     agreeing = sum(row["agrees"] for row in found["checked"])
-    print(f"{agreeing} of {len(found['checked'])} agree; {len(found['not_checked'])} groups need other things than a replay")
+    print(f"{agreeing} of {len(found['checked'])} agree; {len(found['not_checked'])} groups need more than a replay")
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@ them iCACHE's cache policy and what else may keep its samples.
     python benches/scenarios/short_epochs.py [FOLDER] --seeds 2
 
 Scaled down to fit in four minutes of one core a seed: 5,000 of CIFAR-10's pictures (one shard), the network of
-``lossfeed train`` with 16 channels, 12 epochs in batches of 128, a fifth cached, no augmentation. The learning rate follows the run's
-progress, so a short run ends its schedule too. ``iis`` warms up for two epochs (published: five of ninety).
+``lossfeed train`` with 16 channels, 12 epochs in batches of 128, a fifth cached, no augmentation. The learning rate
+follows the run's progress, so a short run ends its schedule too. ``iis``
+warms up for two epochs (published: five of ninety).
 """
 
 from __future__ import annotations
@@ -51,14 +52,16 @@ def rate(progress: float) -> float:
 
 def held_out(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
     data = lf.open(str(folder / TEST_SHARDS))
-    batches = [(batch.data.clone(), batch.target.clone()) for batch in lf.Loader(data, 500, shuffle=False, num_workers=0, stats=False)]
+    loader = lf.Loader(data, 500, shuffle=False, num_workers=0, stats=False)
+    batches = [(batch.data.clone(), batch.target.clone()) for batch in loader]
     return torch.cat([data for data, _ in batches]), torch.cat([target for _, target in batches])
 
 
 def run(folder: Path, sampler: Any, policy: str, seed: int, test: tuple[torch.Tensor, torch.Tensor]) -> dict[str, Any]:
     torch.manual_seed(seed)
     data = lf.open(str(folder / SHARDS))
-    loader = lf.Loader(data, BATCH, sampler=sampler, policy=policy, cache=0.2, seed=seed, num_workers=0, score="loss", stats=False)
+    usual: dict[str, Any] = {"cache": 0.2, "seed": seed, "num_workers": 0, "score": "loss", "stats": False}
+    loader = lf.Loader(data, BATCH, sampler=sampler, policy=policy, **usual)
     mean, std = torch.full((3,), 120.0), torch.full((3,), 64.0)
     model = models.build((32, 32, 3), 10, 16, mean, std)
     optimizer = torch.optim.SGD(model.parameters(), lr=PEAK, momentum=0.9, weight_decay=5e-4, nesterov=True)
@@ -80,7 +83,8 @@ def run(folder: Path, sampler: Any, policy: str, seed: int, test: tuple[torch.Te
     seconds = time.perf_counter() - started
     model.eval()
     with torch.no_grad():
-        right = sum(int((model(x).argmax(1) == y).sum()) for x, y in zip(test[0].split(500), test[1].split(500), strict=True))
+        pairs = zip(test[0].split(500), test[1].split(500), strict=True)
+        right = sum(int((model(x).argmax(1) == y).sum()) for x, y in pairs)
     stats = loader.stats()
     loader.close()
     asked = stats["requests_total"] - warm["requests_total"]
@@ -106,7 +110,8 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     test = held_out(folder)
-    record = Record("short-epochs", {"samples": 5_000, "epochs": EPOCHS, "batch": BATCH, "cache": 0.2, "peak": PEAK}, args.date)
+    settings = {"samples": 5_000, "epochs": EPOCHS, "batch": BATCH, "cache": 0.2, "peak": PEAK}
+    record = Record("short-epochs", settings, args.date)
     done = {(run["sampler"], run["policy"], run["seed"]) for run in record.runs()}
     for seed in range(args.seeds):
         for sampler, policy in ROWS:
@@ -117,7 +122,8 @@ def main() -> None:
                 continue
             found = run(folder, sampler, policy, seed, test)
             record.add({"sampler": told, "policy": policy, "seed": seed, **found})
-            print(f"{seed} {told:22} {policy:10} " + "  ".join(f"{key} {value}" for key, value in found.items()), flush=True)
+            told_of = "  ".join(f"{key} {value}" for key, value in found.items())
+            print(f"{seed} {told:22} {policy:10} {told_of}", flush=True)
 
 
 if __name__ == "__main__":

@@ -24,18 +24,18 @@ CLASSES = 21_841
 BATCH, WORKERS = 256, 8
 MIB = 1 << 20
 RULES = {
-    "lossfeed, shuffle=True": "a permutation; samples of one range only where neighbours are in a prefetch window of 1 GiB (decision 67)",
-    "lossfeed, replay, block 64": "a quarter new in runs of 64 neighbours, one request each; the rest uniformly from a cache of 32 GB, not by score",
-    "mosaic, py1e": "64 MiB shards in random order, a sample moved by up to half of a block of 4,000,000 (streaming.base.shuffle.py1e)",
-    "mosaic, py1s": "64 MiB shards in random order, shuffled within each (streaming.base.shuffle.py1s)",
-    "litData": "64 MB chunks in random order, dealt to workers, shuffled within each; two downloaded ahead (max_pre_download)",
-    "webdataset, shuffle(1000)": "1 GB shards in random order, dealt to workers, a buffer of 1,000 samples each (webdataset.filters)",
+    "lossfeed, shuffle=True": "a permutation; one request for neighbours in a prefetch window of 1 GiB (decision 67)",
+    "lossfeed, replay, block 64": "a quarter new in runs of 64 neighbours; the rest uniformly from a cache of 32 GB",
+    "mosaic, py1e": "64 MiB shards in random order, samples moved by up to half of 4,000,000",
+    "mosaic, py1s": "64 MiB shards in random order, shuffled within each",
+    "litData": "64 MB chunks in random order, dealt to workers, shuffled within each; two ahead",
+    "webdataset, shuffle(1000)": "1 GB shards in random order, dealt to workers, a buffer of 1,000 each",
     "webdataset, shuffle(5000)": "the same with a buffer of 5,000",
 }
 
 
 def shards(samples: int, size: int) -> tuple[int, int]:
-    """How many samples a shard has, and how many shards there are."""
+    """Samples a shard, and shards."""
     each = max(1, size // SAMPLE_BYTES)
     return each, -(-samples // each)
 
@@ -162,14 +162,16 @@ def main() -> None:
     found = rows(args.samples, args.seed)
     record = None
     if args.record:
-        settings = {"samples": args.samples, "sample_bytes": SAMPLE_BYTES, "classes": CLASSES, "batch": BATCH, "workers": WORKERS}
-        record = Record("shuffles", {**settings, "seed": args.seed, "rules": RULES}, args.date)
-    print(f"{'':27}{'requests':>11} {'a sample':>9} {'read':>5} {'memory GB':>10} {'disk GB':>8} {'classes':>8} {'apart':>8}")
+        sizes = {"samples": args.samples, "sample_bytes": SAMPLE_BYTES, "classes": CLASSES}
+        settings = {**sizes, "batch": BATCH, "workers": WORKERS, "seed": args.seed, "rules": RULES}
+        record = Record("shuffles", settings, args.date)
+    heads = f"{'requests':>11} {'a sample':>9} {'read':>5} {'memory GB':>10} {'disk GB':>8} {'classes':>8} {'apart':>8}"
+    print(f"{'':27}{heads}")
     for row in found:
         apart = f"{row['neighbours_apart']:8.3%}" if "neighbours_apart" in row else f"{'-':>8}"
         print(
-            f"{row['loader']:27}{row['requests']:11,} {row['requests_a_sample']:9.4f} {row['bytes_read']:5.2f} {row['memory_gb']:10.2f} "
-            f"{row['disk_gb']:8.1f} {row['classes_a_batch']:8.1f} {apart}"
+            f"{row['loader']:27}{row['requests']:11,} {row['requests_a_sample']:9.4f} {row['bytes_read']:5.2f} "
+            f"{row['memory_gb']:10.2f} {row['disk_gb']:8.1f} {row['classes_a_batch']:8.1f} {apart}"
         )
         if record:
             record.add(row)

@@ -98,8 +98,7 @@ pub enum ScoreKind {
     /// ln(rank count + 10), SHADE's in-batch rank score. Its name was `rank`.
     #[serde(alias = "rank")]
     BatchRank,
-    /// The mean loss of the batch: one score for all of its samples. The control of what a sample's own score is worth
-    /// (BLS, arXiv 2604.04681, scores by averages of it).
+    /// The mean loss of the batch, one score for all of its samples: a control (BLS, arXiv 2604.04681).
     Batch,
 }
 

@@ -14,8 +14,8 @@ from lossfeed._loader.options import Options
 from lossfeed._loader.topics import Topic
 
 TOPICS = lf.Cache, lf.Sampling, lf.Reading
-#: The loader's keywords that no field has: former names, and the two that hold others.
-ALONE = {"record", "sampling", "reading"}
+#: The loader's keywords that no field has: another name of one, and the two that hold others.
+ALONE = {"record", "scores", "sampling", "reading"}
 
 
 def defaults():

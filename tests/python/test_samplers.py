@@ -430,7 +430,8 @@ def test_a_short_epoch_ends_early_and_goes_on_from_its_state(sampler):
     whole = scored(loader, 1)
     ids = sum(whole, [])
     assert 60 < len(ids) < 340 and len(set(ids)) == len(ids)
-    assert loader.stats()["batches_per_epoch"] == len(whole) == -(-len(ids) // 16) and all(len(batch) == 16 for batch in whole[:-1])
+    assert loader.stats()["batches_per_epoch"] == len(whole) == -(-len(ids) // 16)
+    assert all(len(batch) == 16 for batch in whole[:-1])
     first, second = short_loader(sampler), short_loader(sampler)
     scored(first, 0)
     begun = scored(first, 1, most=3)
@@ -445,3 +446,12 @@ def test_a_short_epoch_ends_early_and_goes_on_from_its_state(sampler):
 def test_short_epochs_of_several_ranks_need_one_order():
     with pytest.raises(ValueError, match='give ranks="exchange", or leave short out'):
         short_loader(SHORT[0], rank=0, world_size=2)
+
+
+def test_a_short_epoch_under_way_is_no_other_ranks():
+    loader = short_loader(SHORT[2], ranks="exchange", rank=0, world_size=1)
+    scored(loader, 0)
+    scored(loader, 1, most=2)
+    other = short_loader(SHORT[2], ranks="exchange", rank=1, world_size=2)
+    with pytest.raises(ValueError, match="with short epochs only that rank can continue it: save states between epochs"):
+        other.load_state_dict(loader.state_dict())

@@ -123,11 +123,12 @@ def test_a_batch_may_have_one_score_the_mean_of_its_losses(word):
         if not expected:
             losses[1] = np.nan  # has no loss, so no score, and counts for none
         loader.score_losses(losses, batch)
-        expected |= zip(np.asarray(batch.ids).tolist(), np.where(np.isnan(losses), np.nan, np.nanmean(losses)), strict=True)
+        means = np.where(np.isnan(losses), np.nan, np.nanmean(losses))
+        expected |= zip(np.asarray(batch.ids).tolist(), means, strict=True)
     found = np.asarray(loader.importance())
     assert np.allclose(found, [expected[id] for id in range(12)], equal_nan=True) and len(np.unique(found)) == 4
 
 
 def test_one_score_for_a_batch_and_another_kind_are_refused():
-    with pytest.raises(lf.UsageError, match="scores='batch' scores by the batch's mean loss and score='loss' by another"):
+    with pytest.raises(lf.UsageError, match="batch's mean loss and score='loss' by another: remove one"):
         lf.Loader((np.zeros((4, 2), np.float32), np.zeros(4)), 2, scores="batch", score="loss")

@@ -86,8 +86,8 @@ pub(crate) struct JobsArgs {
     /// Which job comes first, comma-separated: fifo, sjf, max-min
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = order, default_values = ["fifo", "sjf", "max-min"], hide_default_value = true)]
     pub(crate) order: Vec<Order>,
-    /// What is cached, comma-separated: lru, static (CoorDL), quiver, silod, ours, silod-in-order (not SiloD's: the link
-    /// to the first job in line)
+    /// What is cached, comma-separated: lru, static (CoorDL), quiver, silod, ours, silod-in-order (not SiloD's: the
+    /// first job in line gets the link)
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = cache_system, default_values = ["lru", "static", "quiver", "silod", "ours"], hide_default_value = true)]
     pub(crate) cache: Vec<CacheSystem>,
     /// GPUs in the cluster
@@ -105,7 +105,7 @@ pub(crate) struct JobsArgs {
     /// The part of the jobs that share one copy of their dataset, instead of one for each
     #[arg(long, value_name = "PART", default_value = "0", value_parser = fraction)]
     pub(crate) shared: f64,
-    /// How many times as fast as the trace's the GPUs are
+    /// Speed of the GPUs, as a multiple of the trace's
     #[arg(long, value_name = "TIMES", default_value = "1", value_parser = times)]
     pub(crate) gpu_speed: f64,
     /// Which job reads what is drawn by it

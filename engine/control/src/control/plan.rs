@@ -33,7 +33,7 @@ pub struct Plan {
 }
 
 impl Cut {
-    /// Of an order that was drawn: into `even`, or by its own length where epochs may be short.
+    /// Cuts a drawn order: as `even`, or by its own length where epochs may be short.
     pub fn of(order: &Order, is_short: bool, even: Batches, batch_size: usize, drop_last: bool) -> Self {
         if is_short { Self::At(Given::ends(order.ids.len(), batch_size, drop_last)) } else { Self::Even(even) }
     }

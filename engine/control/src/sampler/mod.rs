@@ -141,7 +141,7 @@ pub trait Sampler: Send + Sync {
     fn by_batch_rank(&self) -> bool {
         false
     }
-    /// Whether an epoch may have fewer draws than the rank owns samples.
+    /// True if an epoch may have fewer draws than the rank owns samples.
     fn is_short(&self) -> bool {
         false
     }

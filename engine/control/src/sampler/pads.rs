@@ -2,8 +2,8 @@
 //!
 //! Departure from the paper: repeats stay what they are set to. SHADE follows the loss and the accuracy, and shuffles
 //! the important samples instead where the loss falls steeply or the accuracy stands still; its text gives no threshold
-//! for either, and a sampler here sees no validation accuracy. (The public code has one switch, on the last three changes
-//! of validation accuracy, and never changes the number of repeats. `shade-as-coded` leaves that out too.)
+//! for either, and a sampler here sees no validation accuracy. (The public code has one switch, on the last three
+//! changes of validation accuracy, and never changes the number of repeats. `shade-as-coded` leaves that out too.)
 //!
 //! Otherwise as the paper means it, not as its public code has it. Departures from that code, which [`Pads::as_coded`]
 //! undoes except for the first:

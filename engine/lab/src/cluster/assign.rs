@@ -36,16 +36,16 @@ pub const READINGS: [Reading; 6] = [
 /// (κ 16, as it was on 2026-11-20).
 pub const SCORED_HITS: (f64, f64) = (0.2, 0.62);
 
-/// How jobs that a trace does not describe are made up.
+/// Assumptions about jobs, beyond what a trace says.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Assumed {
-    /// The part of the jobs that choose samples by scores and hit as [`SCORED_HITS`] says; the others read plain epochs.
+    /// The part of the jobs that choose samples by scores and hit as [`SCORED_HITS`] says. Others read plain epochs.
     pub scored: f64,
     /// The part of the jobs that share one copy of their dataset with each other; the others have one of their own.
     pub shared: f64,
-    /// How many times as fast as the trace's the GPUs are.
+    /// Speed of the GPUs, as a multiple of the trace's.
     pub gpu_speed: f64,
-    /// Of every draw.
+    /// Seed of every draw.
     pub seed: u64,
 }
 

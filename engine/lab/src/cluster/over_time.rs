@@ -4,7 +4,7 @@ use lossfeed_control::jobs::{Cluster, Dataset, Job, equal_split};
 
 use super::{Moment, Workload};
 
-/// What a run's moments come to. Moments without a job that reads do not count.
+/// Sums over a run's moments. Moments without a job that reads do not count.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct OverTime {
     lasted_s: f64,

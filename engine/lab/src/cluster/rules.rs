@@ -85,7 +85,7 @@ impl CacheSystem {
             CacheSystem::Curves => "ours",
         }
     }
-    /// Whether cache and schedule are decided together, and with max-min fairness the link too.
+    /// True if cache and schedule are decided together, and with max-min fairness the link too.
     pub fn is_joint(self) -> bool {
         matches!(self, CacheSystem::Silod | CacheSystem::SilodInOrder | CacheSystem::Curves)
     }

@@ -59,7 +59,7 @@ struct Run {
     fetched_bytes: f64,
     /// The least job's rate over that of an equal split, as a mean over time.
     fairness: f64,
-    /// Bytes that can be hit, of those that are allocated, as a mean over time. None under LRU, which has no such bytes.
+    /// Bytes that can be hit, of those that are allocated, as a mean over time. None under LRU, which allocates none.
     effective: Option<f64>,
 }
 
@@ -215,9 +215,9 @@ fn print(report: &Report, args: &JobsArgs, out: &mut impl Write) -> io::Result<i
     }
     writeln!(
         out,
-        "completion: mean over all jobs, from arrival to end. makespan: mean over traces. fairness: the rate of the job \
-         that is worst off over its rate under an equal split, mean over time. effective: the part of the allocated cache that can be \
-         hit."
+        "completion: mean over all jobs, from arrival to end. makespan: mean over traces. fairness: the rate of \
+         the job that is worst off over its rate under an equal split, mean over time. effective: the part of the \
+         allocated cache that can be hit."
     )?;
     writeln!(out, "{}", report.assumed)?;
     out.flush()?;

@@ -60,7 +60,8 @@ pub(super) const CLAIMS: [Claim; 19] = [
         claim: "Fig. 5: hits over those of Belady's MIN, cache 10 %, times",
         says: 1.0,
         agrees: Above,
-        note: "MIN on shuffled epochs, where it hits what is cached. On SHADE's own draws no policy hits more than MIN.",
+        note: "MIN on shuffled epochs, where it hits what is cached. On SHADE's own draws no policy hits more \
+               than MIN.",
         ours: || Ok(percent(as_coded(5_000, true)?.0) / min_hits(0.1)?),
     },
     Claim {
@@ -79,8 +80,8 @@ pub(super) const CLAIMS: [Claim; 19] = [
         claim: "hits under APP over LRU's on the same draws, cache 20 %, times",
         says: 1.0,
         agrees: Above,
-        note: "The public code's draws, rep 3, 20 epochs: what is replayed hits under any rule, and LRU keeps a little more of \
-               it. The paper's 2.67 and 1.94 times (10 %) compare systems that draw otherwise.",
+        note: "The public code's draws, rep 3, 20 epochs: what is replayed hits under any rule, and LRU keeps a \
+               little more of it. The paper's 2.67 and 1.94 times (10 %) compare systems that draw otherwise.",
         ours: || Ok(repeated_hits("shade", 0.2)? / repeated_hits("lru", 0.2)?),
     },
     Claim {
@@ -136,7 +137,8 @@ pub(super) const CLAIMS: [Claim; 19] = [
         claim: "hits of its rule over those of NoPFS's, times",
         says: 1.0,
         agrees: Above,
-        note: "Only the order is claimed: 1.2 times of NoPFS is its whole system's time. One rank of four, 24 epochs, cache 5 %.",
+        note: "Only the order is claimed: 1.2 times of NoPFS is its whole system's time. One rank of four, 24 \
+               epochs, cache 5 %.",
         ours: || Ok(rank_hits("lobster")? / rank_hits("nopfs")?),
     },
     Claim {
@@ -152,8 +154,8 @@ pub(super) const CLAIMS: [Claim; 19] = [
         claim: "hits of Belady's rule over Lobster's, times",
         says: 1.0,
         agrees: Within(0.05),
-        note: "Nothing that keeps samples hits more than Belady's. Its 63.2 % of 40 in 135 GB is above it (29.6): samples that \
-               were read ahead count as hits there.",
+        note: "Nothing that keeps samples hits more than Belady's. Its 63.2 % of 40 in 135 GB is above it (29.6): \
+               samples that were read ahead count as hits there.",
         ours: || Ok(rank_hits("belady")? / rank_hits("lobster")?),
     },
     Claim {
@@ -219,8 +221,8 @@ pub(super) const NOT_CHECKED: [(&str, &str, &str); 8] = [
     (
         "SiloD (EuroSys'23)",
         "Sec. 7.2 and 7.3",
-        "their cluster traces are not public. `lossfeed-lab papers --gavel FOLDER` asks the same of Gavel's: Fig. 8 and 12 to \
-         15",
+        "their cluster traces are not public. `lossfeed-lab papers --gavel FOLDER` asks the same of Gavel's: Fig. \
+         8 and 12 to 15",
     ),
     (
         LOBSTER,
@@ -230,14 +232,14 @@ pub(super) const NOT_CHECKED: [(&str, &str, &str); 8] = [
     (
         "Seneca (Desai et al., FAST'26)",
         "makespans, and the best mix of forms",
-        "times on their machines; Eq. 9 with the paper's own Table 5 does not give the mix that Table 6 prints. `lossfeed \
-         forms` chooses one",
+        "times on their machines; Eq. 9 with the paper's own Table 5 does not give the mix that Table 6 prints. \
+         `lossfeed forms` chooses one",
     ),
     (
         "DLCache (ISORC'23)",
         "all but its cache's rule",
-        "throughput on their machines (+147 and +157 % at most, -7.7 % at worst). The placement score and the number of \
-         workers are in `lossfeed allocate`; the paper prints no number for them",
+        "throughput on their machines (+147 and +157 % at most, -7.7 % at worst). The placement score and the \
+         number of workers are in `lossfeed allocate`; the paper prints no number for them",
     ),
 ];
 

@@ -55,8 +55,8 @@ const DATASETS: [Files; 4] = [
 ];
 const MEGABYTE: u64 = 1_000_000;
 
-/// The paper's 480 settings: "10 storage stress levels ranging from 160GB to 260GB", evenly spaced here, for 3 × 4 × 4
-/// workloads. The authors' public results have six of the levels.
+/// The paper's 480 settings: "10 storage stress levels ranging from 160GB to 260GB", evenly spaced here, for
+/// 3 × 4 × 4 workloads. The authors' public results have six of the levels.
 const CACHES_GB: [u64; 10] = [160, 171, 182, 193, 204, 216, 227, 238, 249, 260];
 const REUSES: &[usize] = &[1, 3, 5];
 const SHARES: &[usize] = &[1, 3, 5, 7];
@@ -82,9 +82,9 @@ const fn claims<const ORDERS: u64>() -> [Claim; 10] {
             "seconds of fetching under LRU over CLRFU's, times",
             1.304,
             0.02,
-            "The paper prints curves alone; the number is the mean of the authors' public results (14,400 workloads at six of \
-         its ten cache sizes). Ours: their simulation, rule by rule, on the paper's 480 settings, 5 orders of jobs each, or \
-         50 (24,000 workloads) with --whole.",
+            "The paper prints curves alone; the number is the mean of the authors' public results (14,400 \
+             workloads at six of its ten cache sizes). Ours: their simulation, rule by rule, on the paper's 480 \
+             settings, 5 orders of jobs each, or 50 (24,000 workloads) with --whole.",
             || Ok(times::<ORDERS>(DlcacheRule::Lru)),
         ),
         claim("under LFU, times", 1.136, 0.02, "", || Ok(times::<ORDERS>(DlcacheRule::Lfu))),
@@ -103,7 +103,8 @@ const fn claims<const ORDERS: u64>() -> [Claim; 10] {
             "workloads by which another rule's curve is above CLRFU's, %",
             0.0,
             2.5,
-            "At the widest, of all five: Greedy's; 1.7 on all 24,000. By single workloads Greedy is the faster one in 23 % of them.",
+            "At the widest, of all five: Greedy's; 1.7 on all 24,000. By single workloads Greedy is the faster \
+             one in 23 % of them.",
             || Ok(percent(lead(ORDERS))),
         ),
         claim(
@@ -120,8 +121,8 @@ const fn claims<const ORDERS: u64>() -> [Claim; 10] {
             "CLRFU with costs in whole seconds over CLRFU, times",
             1.0,
             0.02,
-            "ImageNet's files cost 800 s each, and differ by thousandths of one: a noise that breaks ties, and does most of \
-         what costs do here.",
+            "ImageNet's files cost 800 s each, and differ by thousandths of one: a noise that breaks ties, and \
+             does most of what costs do here.",
             || {
                 let clrfu = asked(DlcacheRule::Clrfu, ORDERS);
                 Ok(mean_s(Asked { cost_step_s: 1.0, ..clrfu }) / mean(coded(DlcacheRule::Clrfu, ORDERS)))
@@ -132,7 +133,8 @@ const fn claims<const ORDERS: u64>() -> [Claim; 10] {
             claim: "without costs, of equals the newest gives way, over CLRFU",
             says: 1.0,
             agrees: Above,
-            note: "What is read in a loop must not give way in the order of the loop. Knowing no cost is enough for that.",
+            note: "What is read in a loop must not give way in the order of the loop. Knowing no cost is enough \
+                   for that.",
             ours: || Ok(times::<ORDERS>(DlcacheRule::Newest)),
         },
         Claim {
@@ -140,7 +142,8 @@ const fn claims<const ORDERS: u64>() -> [Claim; 10] {
             claim: "this project's lru over its clrfu on the same workloads",
             says: 1.0,
             agrees: Above,
-            note: "The policies of `lossfeed-lab replay`: ages in jobs, costs in bytes, a file's uses forgotten when it goes.",
+            note: "The policies of `lossfeed-lab replay`: ages in jobs, costs in bytes, a file's uses forgotten \
+                   when it goes.",
             ours: || Ok(mean(&ledger_s("lru", printed(ORDERS))?) / mean(&ledger_s("clrfu", printed(ORDERS))?)),
         },
     ]

@@ -32,7 +32,7 @@ impl Asked<'_> {
     }
 }
 
-/// What the text gives of Fig. 8 and 12 to 15.
+/// The numbers that the text gives of Fig. 8 and 12 to 15, and ours.
 pub(super) fn check(folder: &Path) -> Result<Vec<Checked>> {
     let mut traces = Vec::new();
     find(folder, DEPTH, &mut traces)

@@ -9,7 +9,7 @@ use super::claims::{Agrees::Within, Claim, hit_ratios, mean, percent};
 
 const SILOD: &str = "SiloD (Zhao et al., EuroSys'23)";
 const TIB: f64 = 1_099_511_627_776.0;
-/// How far minutes may be off: its own simulator is off by up to 5.7 and 8.5 %.
+/// The part by which minutes may be off: its own simulator is off by up to 5.7 and 8.5 %.
 const COMPLETION_WITHIN: f64 = 0.042;
 const MAKESPAN_WITHIN: f64 = 0.071;
 
@@ -44,16 +44,16 @@ pub(super) const CLAIMS: [Claim; 12] = [
         claim: "Fig. 9: minute in which four jobs enter their second epoch",
         says: 460.0,
         agrees: Within(0.085 * 460.0),
-        note: "All at once, so the link is shared alike, whatever the order: given in order, the first job would be there in \
-               minute 209. With terabytes of 10^12 bytes it is 451.",
+        note: "All at once, so the link is shared alike, whatever the order: given in order, the first job would \
+               be there in minute 209. With terabytes of 10^12 bytes it is 451.",
         ours: || ends(CacheSystem::Silod).map(|(_, _, second)| second),
     },
     completion(
         "Table 6: mean completion time under SiloD, min",
         3366.0,
-        "8 GPUs, 2 TiB, 200 MB/s, FIFO: two ResNet-50 (114 MB/s, 13 epochs) and two EfficientNet-B1 (69 MB/s, 10) on \
-         1.3 TiB each, BERT (8 MB/s, 0.07) on 20.9. Within 4.2 %, makespans within 7.1; the paper's simulator is up to 5.7 \
-         and 8.5 % off.",
+        "8 GPUs, 2 TiB, 200 MB/s, FIFO: two ResNet-50 (114 MB/s, 13 epochs) and two EfficientNet-B1 (69 MB/s, 10) \
+         on 1.3 TiB each, BERT (8 MB/s, 0.07) on 20.9. Within 4.2 %, makespans within 7.1; the paper's simulator \
+         is up to 5.7 and 8.5 % off.",
         || ends(CacheSystem::Silod).map(|ends| ends.0),
     ),
     completion("the same under CoorDL", 4278.0, "", || ends(CacheSystem::Static).map(|ends| ends.0)),

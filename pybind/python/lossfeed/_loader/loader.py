@@ -77,7 +77,7 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, LinearLosses, MadeAgain):
         generator: what the seed is drawn from, on one rank.
         sampler: ``"auto"`` with a cache; another name, a dict of name and options, or an object that gives ids.
         score: what makes importance: ``"gradient_norm"``, ``"loss"``, ``"entropy"`` or ``"batch_rank"``. None chooses.
-        scores: ``"batch"``: one score for a batch, the mean of its losses. A control: what is a sample's own score worth?
+        scores: ``"batch"``: one score for a batch, the mean of its losses: a control.
         smoothing: weight of the old importance when a new score comes, from 0 to below 1.
         score_file: a file that keeps importances for the next run. Several ranks: ``{rank}`` in its name.
         score_file_every: seconds from one writing of it to the next.

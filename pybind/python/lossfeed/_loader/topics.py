@@ -159,7 +159,8 @@ class Sampling(Topic):
             from it whole when the epoch begins, as much as its ``len()``, and each rank gets what its own gives.
         score: the measurement that becomes a sample's importance: ``"gradient_norm"``, ``"loss"``, ``"entropy"`` or
             ``"batch_rank"`` (the place of its loss in its batch; formerly ``"rank"``), or ``"batch"``, the mean loss of
-            its batch, a control. None, the default, chooses by policy and sampler, or the loss if the first scores have nothing else. It stays fixed for the run.
+            its batch, a control (``scores="batch"`` means the same). None, the default, chooses by policy and sampler,
+            or the loss if the first scores have nothing else. It stays fixed for the run.
         smoothing: weight of the old importance when a new score comes, at least 0 and below 1. None: 0 for batch ranks,
             else 0.5.
         ranks: ``"own"``, the default: each rank draws from its own share of the samples for the whole run.
