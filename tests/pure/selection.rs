@@ -8,6 +8,7 @@ use lossfeed::sampler::{
     Curriculum, Iis, InfoBatch, NAMES, Ods, Order, Outlook, Pads, PadsAsCoded, Sampler, SamplerSettings, Selective,
     random_belief,
 };
+use lossfeed::sim::{ClosedLoop, Losses, closed_loop};
 use proptest::prelude::*;
 
 /// Twelve levels of difficulty, so that many tie; every tenth sample has no score.
@@ -141,6 +142,27 @@ fn short_epochs_are_one_pass_as_published() {
         ids.dedup();
         assert_eq!(ids.len(), weights.len(), "{name}");
     }
+}
+
+#[test]
+fn a_replay_ends_short_epochs_early_too() {
+    let run = |ranks| ClosedLoop {
+        sampler: SamplerSettings::Selective(Selective { short: true, ..Default::default() }),
+        policy: lossfeed::policy::find("importance").unwrap(),
+        capacity: (0.2, 200),
+        epochs: 3,
+        batch: 64,
+        ranks,
+        seed: 1,
+        losses: Losses::Planted { samples: 1000, decay: 5.0 },
+        noise: false,
+        costs: None,
+        watch: None,
+    };
+    let (found, _) = closed_loop(&run(1)).unwrap();
+    let asked: Vec<u64> = found.epochs.iter().map(|epoch| epoch.hits + epoch.misses).collect();
+    assert!(asked[0] == 1000 && asked[1..].iter().all(|&asked| (150..350).contains(&asked)), "{asked:?}");
+    assert!(closed_loop(&run(2)).unwrap_err().to_string().contains("give one rank"));
 }
 
 #[test]

@@ -69,6 +69,8 @@ class Recipe:
                 sampler_options[key] = _option(label, sampler, key, value)
             else:
                 loader_options[key] = _convert(f"--compare {label}: {key}", value, _LOADER_KEYS[key])
+        if sampler_options.get("short"):
+            raise OptionError(f"--compare {label}: short=1 ends epochs early, and runs take equal steps: remove it")
         return cls(label, sampler, chosen, sampler_options, loader_options)
 
 
