@@ -233,7 +233,9 @@ def scores(value: Any, score: Any) -> Any:
         return score
     if score not in (None, "batch"):
         raise UsageError(f"scores={value!r} scores by the batch's mean loss and score={score!r} by another: remove one")
-    return choice("scores", value, "batch")
+    if value != "batch":
+        raise SettingsError(f"scores={value!r} is unknown: use 'batch', or leave it out")
+    return value
 
 
 def journal(given: Any, rank: int, ranks: int) -> str | None:
