@@ -166,7 +166,7 @@ CASES = [
     ('lf.Loader(pair, on_error=None)', "SettingsError", "on_error=None is unknown: use raise, skip or substitute"),
     ('lf.Loader(pair, score="acc")', "SettingsError", "score='acc' is unknown: use gradient_norm, loss, entropy, batch_rank or batch"),
     ('lf.Loader(pair, scores="sample")', "SettingsError", "scores='sample' is unknown: use 'batch', or leave it out"),
-    ('lf.Loader(pair, scores="batch", score="loss")', "UsageError", "scores='batch' scores by the batch's mean loss and score='loss' by another: remove one"),
+    ('lf.Loader(pair, scores="batch", score="loss")', "UsageError", "and score='loss' by another: remove one"),
     ('lf.Loader(pair, score=3)', "SettingsError", "score=3 is unknown: use gradient_norm, loss, entropy, batch_rank or batch"),
     ('lf.Loader(pair, smoothing=1.0)', "SettingsError", "smoothing=1.0 must be at least 0 and below 1: 0 keeps the newest score"),
     ('lf.Loader(pair, smoothing=-0.1)', "SettingsError", "smoothing=-0.1 must be a finite number, at least 0"),
