@@ -176,8 +176,8 @@ def test_every_keyword_that_cannot_apply_is_refused_by_its_name():
         "score": "loss", "smoothing": 0.1, "ranks": "exchange", "score_file_every": 9.0, "on_error": "skip", "max_slots": 9,
         "read_ahead": "1MiB", "frozen_augmentation": True,
     }  # fmt: skip
-    # Two hold keywords of the others, and one is another's former name.
-    held = {"sampling", "reading", "record"}
+    # Two hold keywords of the others, and two are another's former or second name.
+    held = {"sampling", "reading", "record", "scores"}
     for name in inspect.signature(lf.Loader).parameters.keys() - TAKEN - held:
         given = {name: right.get(name, "something")} | ({"score_file": "f"} if name == "score_file_every" else {})
         said = "score_file" if name == "score_file_every" else name
