@@ -86,7 +86,7 @@ pub(crate) struct JobsArgs {
     /// Which job comes first, comma-separated: fifo, sjf, max-min
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = order, default_values = ["fifo", "sjf", "max-min"], hide_default_value = true)]
     pub(crate) order: Vec<Order>,
-    /// What is cached, comma-separated: lru, static (CoorDL), quiver, silod, ours, silod-in-order (not SiloD's: the
+    /// Cache systems, comma-separated: lru, static (CoorDL), quiver, silod, ours, silod-in-order (not SiloD's: the
     /// first job in line gets the link)
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = cache_system, default_values = ["lru", "static", "quiver", "silod", "ours"], hide_default_value = true)]
     pub(crate) cache: Vec<CacheSystem>,

@@ -93,8 +93,9 @@ impl Passes {
 
 /// One shuffled pass that keeps each owned sample with its chance, and weighs it by the inverse.
 pub(super) fn kept(outlook: &Outlook<'_>, chances: Vec<f32>) -> Order {
-    let chance_of = |id: &SampleId| outlook.owned.binary_search(id).map_or(1.0, |place| chances[place]);
-    let ids = Walk::by(outlook, chances.clone()).pass();
+    let mut walk = Walk::by(outlook, chances);
+    let ids = walk.pass();
+    let chance_of = |id: &SampleId| outlook.owned.binary_search(id).map_or(1.0, |place| walk.chances[place]);
     Order { weights: ids.iter().map(|id| 1.0 / chance_of(id)).collect(), ids }
 }
 

@@ -53,7 +53,8 @@ pub enum CacheSystem {
     /// Whole datasets, those first of which a byte saves most; one that does not fit is passed over (Quiver, as SiloD
     /// describes it).
     Quiver,
-    /// By slopes, as if every job hit what is cached of its dataset, decided together with the schedule (SiloD).
+    /// Parts in the order of their slopes, as if every job hit what is cached of its dataset, decided together with
+    /// the schedule (SiloD).
     Silod,
     /// The same, but under FIFO and SJF the first job in line takes all that it wants of the link. Not SiloD's: its
     /// paper says that a fair link changes completion times by less than 2 %.

@@ -161,7 +161,7 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, LinearLosses, MadeAgain):
         ranks: literals.Ranks = "own",
         on_error: literals.OnError = "raise",
         score: literals.Score | None = None,
-        scores: literals.Score | None = None,
+        scores: literals.Scores | None = None,
         smoothing: float | None = None,
         max_slots: int | None = None,
         job: str | None = None,
