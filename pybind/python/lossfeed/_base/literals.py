@@ -16,7 +16,6 @@ Sampler = Literal[
 ]
 Policy = Literal["lru", "fifo", "minio", "shade", "importance", "clrfu", "icache", "lobster", "belady"]
 Score = Literal["gradient_norm", "loss", "entropy", "batch_rank", "batch"]
-Scores = Literal["batch"]
 CacheForm = Literal["auto", "encoded", "decoded"]
 CopyPath = Literal["auto", "gathered", "batched", "mapped"]
 OnError = Literal["raise", "skip", "substitute"]

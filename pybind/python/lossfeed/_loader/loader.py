@@ -6,7 +6,7 @@ import contextlib
 import os
 import warnings
 import weakref
-from typing import Any, Callable, Iterable, Mapping
+from typing import Any, Callable, Iterable, Literal, Mapping
 
 from .. import _native
 from .._base import checks, literals
@@ -161,7 +161,7 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, LinearLosses, MadeAgain):
         ranks: literals.Ranks = "own",
         on_error: literals.OnError = "raise",
         score: literals.Score | None = None,
-        scores: literals.Scores | None = None,
+        scores: Literal["batch"] | None = None,
         smoothing: float | None = None,
         max_slots: int | None = None,
         job: str | None = None,
