@@ -82,7 +82,7 @@ pub struct Descriptor {
 impl Descriptor {
     /// What the values of a code mean, from the table of knobs; empty for other numbers.
     pub fn codes(&self) -> Vec<(u64, &'static str)> {
-        if matches!(self.name, "disk_circuit" | "pool_circuit") {
+        if matches!(self.name, "disk_circuit" | "pool_circuit" | "node_circuit") {
             return State::ALL.map(|state| (state.code(), state.words())).to_vec();
         }
         let knob = Knob::ALL.into_iter().find(|knob| knob.about().reason == self.name);
@@ -220,6 +220,26 @@ counters! {
     pool_declined_total: Counter, Samples;
     /// Samples that this run had put in the pool and that left it for more important ones.
     pool_evicted_total: Counter, Samples;
+    /// Samples that were read from the node cache, since the loader was made. They count as misses of the cache.
+    node_hits_total: Counter, Samples;
+    /// Their bytes.
+    node_hit_bytes_total: Counter, Bytes;
+    /// Samples that the node cache was asked for and did not have.
+    node_misses_total: Counter, Samples;
+    /// Samples of the node cache whose checksum was wrong. They were fetched from the source.
+    node_damaged_total: Counter, Samples;
+    /// Samples that were asked of the node cache in vain: its owner failed or did not answer in time.
+    node_failed_total: Counter, Samples;
+    /// Samples that were fetched from the source because the node cache's circuit breaker was open.
+    node_skipped_total: Counter, Samples;
+    /// Times that the node cache's circuit breaker opened: its owner failed, hung or was slower than the source.
+    node_opened_total: Counter, Changes;
+    /// Fetched samples that were offered to the node cache. It keeps those that are drawn most, over all jobs.
+    node_offered_total: Counter, Samples;
+    /// Fetched samples that were not offered: there was no owner, or it did not take them.
+    node_dropped_total: Counter, Samples;
+    /// Times that another owner took the place of the one before.
+    node_owners_total: Counter, Changes;
     /// Scored batches at the time the score file was last written.
     score_file_step: Gauge, Steps;
     /// Failed attempts to write the score file: its disk is full, or another loader writes it.
@@ -336,6 +356,12 @@ counters! {
     pool_circuit: Gauge, Code;
     /// Reason of its last change. 0: no change yet.
     pool_circuit_reason: Gauge, Code;
+    /// State of the node cache's circuit breaker. Open: it is left out.
+    node_circuit: Gauge, Code;
+    /// Reason of its last change. 0: no change yet.
+    node_circuit_reason: Gauge, Code;
+    /// Bytes in the node cache, those of other datasets and processes included.
+    node_bytes: Gauge, Bytes;
     /// Bytes on the disk tier, those of other datasets and processes included.
     disk_bytes: Gauge, Bytes;
     /// The cache's limit in bytes.

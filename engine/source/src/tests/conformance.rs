@@ -249,6 +249,7 @@ fn a_source_keeps_its_promises_while_its_disk_tier_fails() {
 pub(crate) struct Remembers(Mutex<HashMap<SampleId, Vec<u8>>>);
 
 impl Tier for Remembers {
+    type Flight = ();
     fn name(&self) -> &'static str {
         "a memory"
     }
@@ -276,7 +277,7 @@ impl Tier for Remembers {
         }
         outcome
     }
-    fn offer(&self, id: SampleId, _: Duration, data: &[u8]) {
+    fn offer(&self, _: Option<&mut ()>, id: SampleId, _: Duration, data: &[u8]) {
         self.0.lock().entry(id).or_insert_with(|| data.to_vec());
     }
     fn forget(&self, ids: &[SampleId]) {
@@ -327,7 +328,7 @@ fn tier_keeps_its_promises(tier: &dyn Tier, settle: &dyn Fn(), steps: &[Step]) {
         match step {
             Step::Offer(id) => {
                 for tier in [tier, &twin] {
-                    tier.offer(*id, Duration::from_millis(1), &bytes_of(*id));
+                    tier.offer(None, *id, Duration::from_millis(1), &bytes_of(*id));
                 }
             }
             Step::Forget(id) => {
@@ -387,6 +388,7 @@ fn a_tier_that_lies_costs_fetches_and_no_sample() {
 struct Lies;
 
 impl Tier for Lies {
+    type Flight = ();
     fn name(&self) -> &'static str {
         "a liar"
     }
@@ -411,6 +413,6 @@ impl Tier for Lies {
         }
         Outcome { answers: u64::MAX, failures: 0, took_us: 0, unfinished: false }
     }
-    fn offer(&self, _: SampleId, _: Duration, _: &[u8]) {}
+    fn offer(&self, _: Option<&mut ()>, _: SampleId, _: Duration, _: &[u8]) {}
     fn forget(&self, _: &[SampleId]) {}
 }

@@ -199,6 +199,7 @@ impl Source for Odd {
 struct Empty(Counted);
 
 impl Tier for Empty {
+    type Flight = ();
     fn name(&self) -> &'static str {
         "nothing"
     }
@@ -217,7 +218,7 @@ impl Tier for Empty {
     ) -> Outcome {
         Outcome::default()
     }
-    fn offer(&self, _: SampleId, _: Duration, _: &[u8]) {}
+    fn offer(&self, _: Option<&mut ()>, _: SampleId, _: Duration, _: &[u8]) {}
     fn forget(&self, _: &[SampleId]) {}
 }
 
