@@ -260,13 +260,8 @@ impl Engine {
         c.node_hits_total.store(node.hits, Relaxed);
         c.node_hit_bytes_total.store(node.hit_bytes, Relaxed);
         c.node_misses_total.store(node.misses, Relaxed);
-        c.node_damaged_total.store(node.damaged, Relaxed);
-        c.node_failed_total.store(node.failed, Relaxed);
-        c.node_skipped_total.store(circuit.skipped, Relaxed);
+        c.node_failed_total.store(node.failed + node.damaged, Relaxed);
         c.node_opened_total.store(circuit.opened, Relaxed);
-        c.node_offered_total.store(node.offered, Relaxed);
-        c.node_dropped_total.store(node.dropped, Relaxed);
-        c.node_owners_total.store(node.owners, Relaxed);
         c.node_circuit.store(circuit.state.code(), Relaxed);
         c.node_circuit_reason.store(circuit.why, Relaxed);
         c.node_bytes.store(node.bytes, Relaxed);

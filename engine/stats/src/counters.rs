@@ -226,20 +226,11 @@ counters! {
     node_hit_bytes_total: Counter, Bytes;
     /// Samples that the node cache was asked for and did not have.
     node_misses_total: Counter, Samples;
-    /// Samples of the node cache whose checksum was wrong. They were fetched from the source.
-    node_damaged_total: Counter, Samples;
-    /// Samples that were asked of the node cache in vain: its owner failed or did not answer in time.
+    /// Samples that were asked of the node cache in vain: its owner failed, did not answer in time, or a checksum was
+    /// wrong.
     node_failed_total: Counter, Samples;
-    /// Samples that were fetched from the source because the node cache's circuit breaker was open.
-    node_skipped_total: Counter, Samples;
     /// Times that the node cache's circuit breaker opened: its owner failed, hung or was slower than the source.
     node_opened_total: Counter, Changes;
-    /// Fetched samples that were offered to the node cache. It keeps those that are drawn most, over all jobs.
-    node_offered_total: Counter, Samples;
-    /// Fetched samples that were not offered: there was no owner, or it did not take them.
-    node_dropped_total: Counter, Samples;
-    /// Times that another owner took the place of the one before.
-    node_owners_total: Counter, Changes;
     /// Scored batches at the time the score file was last written.
     score_file_step: Gauge, Steps;
     /// Failed attempts to write the score file: its disk is full, or another loader writes it.
