@@ -158,7 +158,6 @@ fn start(command: &[OsString]) -> Result<(), String> {
     let Some((program, words)) = command.split_first() else { return Err("no command starts its owner".into()) };
     let child = Command::new(program)
         .args(words)
-        .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
