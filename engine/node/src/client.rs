@@ -72,8 +72,6 @@ pub enum Whose {
 pub struct Read {
     /// Samples that the owner was asked for and answered.
     pub answers: u64,
-    /// Samples that could not be read.
-    pub failures: u64,
     /// Time that was waited for answers.
     pub took: Duration,
     /// An answer did not come in time.
@@ -289,13 +287,12 @@ impl Client {
             read.took += begun.elapsed();
             let (link, found) = match asked {
                 Ok(asked) => asked,
-                Err(e) => {
-                    if stopped() {
-                        return read;
+                // An owner that is not there costs what was waited for it; then it is left alone for a while.
+                Err(_) => {
+                    if !stopped() {
+                        counts.failed.fetch_add(now.len() as u64, Relaxed);
+                        read.unfinished = Instant::now() >= until;
                     }
-                    counts.failed.fetch_add(now.len() as u64, Relaxed);
-                    read.unfinished = e.kind() == ErrorKind::TimedOut;
-                    read.failures += if read.unfinished { 0 } else { now.len() as u64 };
                     return read;
                 }
             };
@@ -430,7 +427,7 @@ impl Inner {
         if self.state.lock().resting_until.is_some_and(|until| Instant::now() < until) {
             return Err(ErrorKind::WouldBlock.into());
         }
-        let joined = self.joined(stopped);
+        let joined = self.joined(until, stopped);
         match &joined {
             Ok(_) => {
                 let mut state = self.state.lock();
@@ -445,12 +442,12 @@ impl Inner {
         joined
     }
 
-    fn joined(&self, stopped: &dyn Fn() -> bool) -> Result<Link, Error> {
+    fn joined(&self, until: Instant, stopped: &dyn Fn() -> bool) -> Result<Link, Error> {
         let s = &self.settings;
         let mut command = s.command.clone();
         command.extend(["--folder".into(), self.folder.clone().into_os_string()]);
         command.extend(["--bytes".into(), s.bytes.to_string().into()]);
-        let socket = start::connect_or_start(&self.folder, &command, stopped).map_err(Error::other)?;
+        let socket = start::connect_or_start(&self.folder, &command, until, stopped).map_err(Error::other)?;
         let greeting = Hello {
             member: self.member,
             dataset: s.dataset,

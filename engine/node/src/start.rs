@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -129,10 +129,11 @@ fn same_user(other: u32, own: u32) -> Result<(), String> {
 pub(crate) fn connect_or_start(
     path: &Path,
     command: &[OsString],
+    until: Instant,
     stopped: &dyn Fn() -> bool,
 ) -> Result<UnixStream, String> {
-    let until = Instant::now() + START;
-    let mut starting = None;
+    let until = until.min(Instant::now() + START);
+    let mut starting: Option<(OwnedFd, Started)> = None;
     loop {
         if let Some(socket) = connect(path)? {
             return Ok(socket);
@@ -147,14 +148,36 @@ pub(crate) fn connect_or_start(
             if let Some(socket) = connect(path)? {
                 return Ok(socket);
             }
-            start(command)?;
-            starting = Some(held);
+            starting = Some((held, start(command)?));
+        }
+        if let Some((_, started)) = &mut starting
+            && let Ok(Some(status)) = started.0.try_wait()
+            && !status.success()
+        {
+            return Err(format!("{}: {status}", command.join(" ".as_ref()).display()));
         }
         std::thread::sleep(LOOK);
     }
 }
 
-fn start(command: &[OsString]) -> Result<(), String> {
+/// The process that was started. Most leave their place to a process of their own at once.
+struct Started(Child);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        if let Ok(Some(_)) = self.0.try_wait() {
+            return;
+        }
+        let pid = self.0.id();
+        // It is waited for by a thread, so that no dead process stays.
+        let _ = std::thread::Builder::new().name("lossfeed-node".into()).spawn(move || {
+            let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+            rustix::process::waitpid(pid, rustix::process::WaitOptions::empty())
+        });
+    }
+}
+
+fn start(command: &[OsString]) -> Result<Started, String> {
     let Some((program, words)) = command.split_first() else { return Err("no command starts its owner".into()) };
     let child = Command::new(program)
         .args(words)
@@ -162,13 +185,7 @@ fn start(command: &[OsString]) -> Result<(), String> {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn();
-    let mut child = child.map_err(|e| format!("{}: {e}", program.display()))?;
-    // It leaves its place to a process of its own at once; a command that stays is waited for by this thread.
-    std::thread::Builder::new()
-        .name("lossfeed-node".into())
-        .spawn(move || child.wait())
-        .map(drop)
-        .map_err(|e| format!("a thread: {e}"))
+    child.map(Started).map_err(|e| format!("{}: {e}", program.display()))
 }
 
 /// A number that no other process has.

@@ -44,7 +44,7 @@ pub enum NodeCommand {
         #[arg(long, value_parser = bytes)]
         bytes: u64,
         /// Seconds without clients after which it ends
-        #[arg(long, value_parser = seconds, default_value = "60")]
+        #[arg(long, value_parser = seconds, default_value = "60s")]
         idle: f64,
         /// As a process of its own
         #[arg(long)]
