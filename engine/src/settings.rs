@@ -7,8 +7,8 @@ mod node;
 mod workers;
 
 pub use beside::{BesidePart, BesideRole, BesideSettings, Stored};
-pub use node::NodeSettings;
 pub use images::{AugmentOf, AugmentSettings, CropOf, CropSettings, ImageSteps, JitterSettings, MixSettings};
+pub use node::NodeSettings;
 
 use crate::error::{Error, Result};
 use crate::policy::{self, Needs};

@@ -26,13 +26,10 @@ use crate::message::{Fields, Key, OfferHead};
 const MAGIC: [u8; 8] = *b"lfarena\x01";
 const HEAD: u64 = 4096;
 const TAG: u64 = 64;
-/// A tag for so many bytes of data: smaller samples find no tag when all are in use.
-const BYTES_PER_TAG: u64 = 256;
+/// A tag for so many bytes, which the smallest sample takes with its tag. Tags without a sample take no memory.
+const BYTES_PER_TAG: u64 = 2 * TAG;
 const TAG_MAGIC: u32 = 0x6c66_7467;
-const SEALS: SealFlags = SealFlags::SHRINK
-    .union(SealFlags::GROW)
-    .union(SealFlags::FUTURE_WRITE)
-    .union(SealFlags::SEAL);
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
 
 /// Where the parts of an arena with so many bytes of data are.
 #[derive(Debug, Clone, Copy)]

@@ -177,13 +177,8 @@ impl Books {
         let number = self.next_job;
         self.next_job = self.next_job.wrapping_add(1);
         let limit = self.jobs.values().find(|job| job.name == name).and_then(|job| job.limit);
-        let job = Job {
-            name: name.to_owned(),
-            dataset,
-            dataset_name: dataset_name.to_owned(),
-            limit,
-            ..Job::default()
-        };
+        let job =
+            Job { name: name.to_owned(), dataset, dataset_name: dataset_name.to_owned(), limit, ..Job::default() };
         self.jobs.insert(number, job);
         number
     }
@@ -350,7 +345,8 @@ impl Books {
     /// Limits the bytes that a job may bring; false if there is no job of that name.
     pub(crate) fn limit(&mut self, name: &str, bytes: Option<u64>) -> (bool, Freed) {
         let mut freed = Freed::new();
-        let numbers: Vec<u32> = self.jobs.iter().filter(|(_, job)| job.name == name).map(|(&number, _)| number).collect();
+        let numbers: Vec<u32> =
+            self.jobs.iter().filter(|(_, job)| job.name == name).map(|(&number, _)| number).collect();
         for number in &numbers {
             if let Some(job) = self.jobs.get_mut(number) {
                 job.limit = bytes;
@@ -483,7 +479,17 @@ mod tests {
         books.rate(1, 0, &draws);
         // Another job draws that one often.
         books.join(&hello(2, "b", 5));
-        let draws: Vec<f32> = (0..100).map(|id| if id == 3 { 5.0 } else if id == 4 { 0.5 } else { 1.0 }).collect();
+        let draws: Vec<f32> = (0..100)
+            .map(|id| {
+                if id == 3 {
+                    5.0
+                } else if id == 4 {
+                    0.5
+                } else {
+                    1.0
+                }
+            })
+            .collect();
         books.rate(2, 0, &draws);
         assert!(keep(&mut books, 2, &head(5, 50, 64)));
         assert!(books.find(&head(5, 3, 64).key).is_some());

@@ -17,8 +17,8 @@
 //! ever locked in shared memory. When the owner dies its clients keep their mappings; the first one that reaches the
 //! next owner hands it the old arena, whose tags say what is in it.
 
-mod adoption;
 mod admin;
+mod adoption;
 mod arena;
 mod books;
 mod client;

@@ -351,8 +351,7 @@ mod tests {
     fn sent() -> Vec<u8> {
         let greeting = Hello { member: 1, dataset: 2, samples: 3, bytes: 4, job: "a".into(), name: "b".into() };
         let data = [5u8; 300];
-        let head =
-            OfferHead { key: [6; 16], id: 7, cost_us: 8, crc: crc32fast::hash(&data), bytes: data.len() as u64 };
+        let head = OfferHead { key: [6; 16], id: 7, cost_us: 8, crc: crc32fast::hash(&data), bytes: data.len() as u64 };
         [
             hello(&greeting),
             frame(kind::ASK, &[&[1; 32]]),

@@ -161,12 +161,7 @@ pub fn serve(asked: &Serve) -> Result<(), String> {
 }
 
 /// Waits for sockets: those that are ready, `None` for the listener.
-fn wait(
-    owner: &Owner,
-    peers: &Peers,
-    listener: &UnixListener,
-    idle: Duration,
-) -> Result<Vec<Option<u64>>, String> {
+fn wait(owner: &Owner, peers: &Peers, listener: &UnixListener, idle: Duration) -> Result<Vec<Option<u64>>, String> {
     let now_ms = owner.now_ms();
     let due = owner.waiters.iter().map(|waiter| waiter.until_ms.saturating_sub(now_ms)).min();
     let mut timeout = due.map_or(idle, |ms| idle.min(Duration::from_millis(ms)));

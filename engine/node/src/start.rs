@@ -67,7 +67,8 @@ pub(crate) fn usable(folders: &[PathBuf]) -> Result<PathBuf, String> {
 fn lock(folder: &Path, name: &str) -> Result<Option<OwnedFd>, String> {
     let path = folder.join(name);
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(|e| format!("{}: {e}", path.display()))?;
+    let file =
+        rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(|e| format!("{}: {e}", path.display()))?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(Some(file)),
         Err(Errno::WOULDBLOCK) => Ok(None),
@@ -179,12 +180,8 @@ impl Drop for Started {
 
 fn start(command: &[OsString]) -> Result<Started, String> {
     let Some((program, words)) = command.split_first() else { return Err("no command starts its owner".into()) };
-    let child = Command::new(program)
-        .args(words)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
+    let child =
+        Command::new(program).args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     child.map(Started).map_err(|e| format!("{}: {e}", program.display()))
 }
 

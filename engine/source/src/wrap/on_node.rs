@@ -54,10 +54,12 @@ pub fn on_node(source: Arc<dyn Source>, node: &NodeTier) -> Result<Arc<dyn Sourc
         command: node.command.clone(),
         job: node.job.clone(),
         dataset: place.first_chunk().map_or(0, |first| u64::from_le_bytes(*first)),
-        name: describes,
+        name: describes.split_once(": ").map_or(&*describes, |(place, _)| place).to_owned(),
         samples: u32::try_from(source.len()).unwrap_or(u32::MAX),
     })
-    .map_err(|reason| Error::settings(format!("share=\"node\": {reason}; leave it out, or set LOSSFEED_RUNTIME_DIR")))?;
+    .map_err(|reason| {
+        Error::settings(format!("share=\"node\": {reason}; leave it out, or set LOSSFEED_RUNTIME_DIR"))
+    })?;
     if let Some(reason) = failed {
         tracing::warn!(reason, "the node cache has no owner: samples come from the source until one starts");
     } else if client.capacity() != node.bytes {
