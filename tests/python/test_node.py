@@ -67,7 +67,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def node(*words):
-    return subprocess.run([sys.executable, "-m", "lossfeed", "node", *words], capture_output=True, text=True, timeout=60)
+    argv = [sys.executable, "-m", "lossfeed", "node", *words]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60)
 
 
 def listed():
@@ -85,7 +86,8 @@ def trainings(store, runs, size="64MiB"):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     begun = []
     for seed, rank, world, epochs, *sampler in runs:
-        words = [store.s3_url, json.dumps(store.store_options), size, seed, rank, world, epochs, *(sampler or ["uniform"])]
+        run = [size, seed, rank, world, epochs, *(sampler or ["uniform"])]
+        words = [store.s3_url, json.dumps(store.store_options), *run]
         begun.append(subprocess.Popen([sys.executable, "-c", TRAINING, *map(str, words)], **pipes))
     for process in begun:
         assert process.stdout.readline() == "open\n"

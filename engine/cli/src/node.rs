@@ -28,7 +28,7 @@ fn done(command: &NodeCommand) -> Result<i32, String> {
         return serve(&asked).map(|()| 0);
     }
     let Some(owner) = Admin::connect(&lossfeed_stats::candidates())? else {
-        term::complain("no node cache runs for this user; a loader with cache=lf.Cache(…, share=\"node\") starts one");
+        term::complain("no node cache runs for this user: a loader with cache=lf.Cache(…, share=\"node\") starts one");
         return Ok(NOT_FOUND);
     };
     match command {

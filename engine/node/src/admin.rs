@@ -1,4 +1,4 @@
-//! What people ask of a running owner: list, drop, limit.
+//! Requests of people to a running owner: list, drop, limit.
 
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::books::Job;
-use crate::client::{Answer, answer};
+use crate::link::{Answer, answer};
 use crate::message::{Fields, frame, kind, text};
 use crate::{start, wire};
 
@@ -35,7 +35,7 @@ pub struct Listed {
     pub refused: u64,
     /// The reason of the last one.
     pub last_refusal: String,
-    /// By dataset and job.
+    /// The jobs, by dataset and name.
     pub jobs: Vec<ListedJob>,
 }
 
@@ -95,7 +95,7 @@ impl Admin {
         Ok(None)
     }
 
-    /// What it has, and for whom.
+    /// Its contents and its jobs.
     ///
     /// # Errors
     /// The owner does not answer.

@@ -31,7 +31,7 @@ const BYTES_PER_TAG: u64 = 2 * TAG;
 const TAG_MAGIC: u32 = 0x6c66_7467;
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
 
-/// Where the parts of an arena with so many bytes of data are.
+/// The parts of an arena with so many bytes of data.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
     tags: u64,
@@ -81,7 +81,7 @@ impl Arena {
         usize::try_from(self.plan.tags).unwrap_or(usize::MAX)
     }
 
-    /// Where a resident's data are in the file.
+    /// The offset of a resident's data in the file.
     pub(crate) fn offset(&self, at: u64) -> u64 {
         self.plan.data_at + at
     }
@@ -170,7 +170,7 @@ impl Shown {
         self.map.get(from..from.checked_add(usize::try_from(bytes).ok()?)?)
     }
 
-    /// What the tags say, with each sample's dataset and offset. Nothing of it is proved.
+    /// The contents of the tags, with each sample's dataset and offset. Nothing of it is proved.
     pub(crate) fn tags(&self) -> impl Iterator<Item = (u64, OfferHead, u64)> {
         let used = self.map.get(32..40).and_then(|used| Some(u64::from_le_bytes(*used.first_chunk()?))).unwrap_or(0);
         (0..used.min(self.plan.tags)).filter_map(|slot| {

@@ -10,34 +10,30 @@
 use std::ffi::OsString;
 use std::io::{Error, ErrorKind};
 use std::ops::ControlFlow;
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use lossfeed_sync::Mutex;
 
 use crate::arena::Shown;
 use crate::flights::OVERDUE_MS;
-use crate::message::{
-    ANSWER_MAX, Fields, HEAD, Hello, KEYS_MAX, Key, OfferHead, SAMPLE_MAX, WORTHS_MAX, frame, hello, kind, offer,
-};
+use crate::link::{Answer, Link, answer};
+use crate::message::{Fields, Hello, KEYS_MAX, Key, OfferHead, SAMPLE_MAX, WORTHS_MAX, frame, hello, kind, offer};
+use crate::numbers::{Counts, Numbers};
 use crate::serving::{OURS, THERE};
 use crate::{start, wire};
 
 /// A question that is not answered in this time is given up, and its owner left alone for a while.
 const ANSWER: Duration = Duration::from_millis(500);
-/// An offer that the owner does not take in this time.
-const TAKES: Duration = Duration::from_secs(1);
 /// The first such while, and the longest.
 const REST: Duration = Duration::from_secs(1);
 const REST_MAX: Duration = Duration::from_secs(30);
 /// Connections that wait for the next call.
 const IDLE_MAX: usize = 32;
 
-/// What a client is.
+/// The identity and the wishes of a client.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Folders for the socket, best first.
@@ -67,7 +63,7 @@ pub enum Whose {
     There,
 }
 
-/// How a call of [`Client::read`] went.
+/// The outcome of [`Client::read`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Read {
     /// Samples that the owner was asked for and answered.
@@ -89,42 +85,6 @@ pub struct Offer<'a> {
     pub cost: Duration,
     /// The sample.
     pub data: &'a [u8],
-}
-
-/// Counts since the client was made.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Numbers {
-    /// Samples that were read from the arena.
-    pub hits: u64,
-    /// Their bytes.
-    pub hit_bytes: u64,
-    /// Samples that the owner did not have.
-    pub misses: u64,
-    /// Samples whose bytes did not fit their checksum.
-    pub damaged: u64,
-    /// Samples whose question failed or was not answered in time.
-    pub failed: u64,
-    /// Fetched samples that were offered.
-    pub offered: u64,
-    /// Fetched samples that could not be offered.
-    pub dropped: u64,
-    /// Owners that this client found after the one before had gone.
-    pub owners: u64,
-    /// Bytes in use, over all jobs, as of the last answer.
-    pub bytes: u64,
-}
-
-#[derive(Default)]
-struct Counts {
-    hits: AtomicU64,
-    hit_bytes: AtomicU64,
-    misses: AtomicU64,
-    damaged: AtomicU64,
-    failed: AtomicU64,
-    offered: AtomicU64,
-    dropped: AtomicU64,
-    owners: AtomicU64,
-    bytes: AtomicU64,
 }
 
 /// See the module's head. Clones are the same client.
@@ -149,71 +109,6 @@ struct State {
     rest: Duration,
     fetched_in_us: Option<f64>,
     capacity: u64,
-}
-
-/// A connection, and the arena that its answers are about.
-struct Link {
-    socket: UnixStream,
-    shown: Arc<Shown>,
-}
-
-/// An answer of the owner.
-pub(crate) struct Answer {
-    kind: u8,
-    pub(crate) bytes: Vec<u8>,
-    file: Option<OwnedFd>,
-}
-
-/// Waits for the next answer.
-pub(crate) fn answer(socket: &UnixStream, until: Instant, stopped: &dyn Fn() -> bool) -> Result<Answer, Error> {
-    let (mut bytes, mut came, mut file) = (vec![0; 4096], 0, None);
-    loop {
-        if let Some(&[a, b, c, d, kind]) = bytes.first_chunk::<HEAD>().filter(|_| came >= HEAD) {
-            let length = u32::from_le_bytes([a, b, c, d]) as usize;
-            if length > ANSWER_MAX {
-                return Err(Error::new(ErrorKind::InvalidData, "an answer that is too long"));
-            }
-            bytes.resize(HEAD + length, 0);
-            if came >= HEAD + length {
-                bytes.drain(..HEAD);
-                if kind == kind::REFUSED {
-                    let reason = String::from_utf8_lossy(&bytes).into_owned();
-                    return Err(Error::new(ErrorKind::PermissionDenied, reason));
-                }
-                return Ok(Answer { kind, bytes, file });
-            }
-        }
-        match wire::receive(socket, bytes.get_mut(came..).unwrap_or_default(), &mut file) {
-            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-            Ok(more) => came += more,
-            Err(e) if e.kind() == ErrorKind::WouldBlock => {
-                if Instant::now() >= until || stopped() {
-                    return Err(ErrorKind::TimedOut.into());
-                }
-            }
-            Err(e) => return Err(e),
-        }
-    }
-}
-
-impl Link {
-    fn send(&self, mut bytes: &[u8]) -> Result<(), Error> {
-        let until = Instant::now() + TAKES;
-        while !bytes.is_empty() {
-            match wire::send(&self.socket, bytes, None) {
-                Ok(sent) => bytes = bytes.get(sent..).unwrap_or_default(),
-                Err(e) if e.kind() == ErrorKind::WouldBlock && Instant::now() < until => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Err(ErrorKind::TimedOut.into()),
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(())
-    }
-
-    fn ask(&self, message: &[u8], until: Instant, stopped: &dyn Fn() -> bool) -> Result<Answer, Error> {
-        self.send(message)?;
-        answer(&self.socket, until, stopped)
-    }
 }
 
 impl Client {
@@ -254,19 +149,7 @@ impl Client {
 
     /// Counts.
     pub fn numbers(&self) -> Numbers {
-        let of = |number: &AtomicU64| number.load(Relaxed);
-        let c = &self.0.counts;
-        Numbers {
-            hits: of(&c.hits),
-            hit_bytes: of(&c.hit_bytes),
-            misses: of(&c.misses),
-            damaged: of(&c.damaged),
-            failed: of(&c.failed),
-            offered: of(&c.offered),
-            dropped: of(&c.dropped),
-            owners: of(&c.owners),
-            bytes: of(&c.bytes),
-        }
+        self.0.counts.numbers()
     }
 
     /// Reads what the owner has of `keys`: `sink(k, data)` once for a position `k`, until it breaks. Waits no longer in
@@ -500,8 +383,8 @@ pub struct Flight {
 }
 
 impl Flight {
-    /// Claims `keys`. The first call answers at once. Later ones end the claims before, and wait for a bounded time until
-    /// one of `keys` is no longer another's; after `stopped` they may answer anything.
+    /// Claims `keys`. The first call answers at once. Later ones end the claims before, and wait for a bounded time
+    /// until one of `keys` is no longer another's; after `stopped` they may answer anything.
     pub fn claim(&mut self, keys: &[Key], stopped: &dyn Fn() -> bool) -> Vec<Whose> {
         let mut whose = Vec::with_capacity(keys.len());
         let mut wait = std::mem::replace(&mut self.again, true);

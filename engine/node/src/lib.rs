@@ -9,8 +9,8 @@
 //! books.rs     residents, jobs, and which resident leaves        room.rs    free places of the arena
 //! flights.rs   who fetches what                                  arena.rs   the memory file and its tags
 //! owner.rs     the owner's one thread      serving.rs  its answers      adoption.rs  the arena of a dead owner
-//! client.rs    a process that reads and offers                   start.rs   the socket's folder, and who starts an owner
-//! admin.rs     list, drop, limit
+//! client.rs    a process that reads and offers                   link.rs    one of its connections, numbers.rs its counts
+//! start.rs     the socket's folder, and who starts an owner      admin.rs   list, drop, limit
 //! ```
 //!
 //! The system returns what a dead client had: the end of its connection ends its leases and its fetches. Nothing is
@@ -21,9 +21,13 @@ mod admin;
 mod adoption;
 mod arena;
 mod books;
+#[cfg(test)]
+mod books_tests;
 mod client;
 mod flights;
+mod link;
 mod message;
+mod numbers;
 mod owner;
 mod room;
 mod serving;
@@ -33,8 +37,9 @@ mod tests;
 mod wire;
 
 pub use admin::{Admin, Listed, ListedJob};
-pub use client::{Client, Flight, Numbers, Offer, Read, Settings, Whose};
+pub use client::{Client, Flight, Offer, Read, Settings, Whose};
 pub use message::Key;
+pub use numbers::Numbers;
 pub use owner::{Serve, serve};
 
 /// An owner leaves after it had no clients for so many seconds.

@@ -1,4 +1,4 @@
-//! What clients and the owner say to each other.
+//! Messages between clients and the owner.
 //!
 //! ```text
 //! 0  bytes after this head   u32        4  kind   u8        5  the rest
@@ -49,9 +49,9 @@ pub(crate) mod kind {
 #[derive(Debug, PartialEq)]
 pub(crate) enum Message<'a> {
     Hello(Hello),
-    /// Where are these?
+    /// Asks for the places of these.
     Ask(Vec<Key>),
-    /// Who fetches these? `wait`: answer when one of them is no longer another's.
+    /// Asks to fetch these. `wait`: answer when one of them is no longer another's.
     Claim {
         wait: bool,
         keys: Vec<Key>,
@@ -97,7 +97,7 @@ pub(crate) struct OfferHead {
     pub(crate) bytes: u64,
 }
 
-/// What the parser found.
+/// A result of the parser.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Part<'a> {
     Message(Message<'a>),
@@ -382,7 +382,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn messages_are_the_same_however_they_are_cut(cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8)) {
+        fn messages_are_the_same_however_they_are_cut(
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
+        ) {
             let all = sent();
             let whole = parsed(&[&all]).unwrap();
             prop_assert_eq!(whole.len(), 8);

@@ -28,7 +28,7 @@ const TURN_BYTES: usize = 1 << 20;
 /// Samples that are adopted while nothing else is to do, before sockets are looked at again.
 const ADOPTED_AT_ONCE: usize = 64;
 
-/// What [`serve`] is to do.
+/// The settings of [`serve`].
 #[derive(Debug, Clone)]
 pub struct Serve {
     /// The folder of the socket.

@@ -1,7 +1,7 @@
 //! The socket's folder, who may use it, and who starts an owner.
 //!
-//! The folder belongs to this user and no other may write it. A lock on `node.owner` makes a process the owner; a lock on
-//! `node.start` keeps clients from starting several, which would do no harm: all but one leave at once.
+//! The folder belongs to this user and no other may write it. A lock on `node.owner` makes a process the owner; a lock
+//! on `node.start` keeps clients from starting several, which would do no harm: all but one leave at once.
 
 use std::ffi::OsString;
 use std::fs::File;

@@ -165,7 +165,7 @@ fn a_hostile_client_is_refused_by_reason_and_changes_nothing() {
         let socket = start::connect(folder.path()).unwrap().unwrap();
         wire::send(&socket, bytes, None).unwrap();
         let until = std::time::Instant::now() + Duration::from_secs(5);
-        client::answer(&socket, until, &|| false).err().map(|e| e.to_string()).unwrap_or_default()
+        link::answer(&socket, until, &|| false).err().map(|e| e.to_string()).unwrap_or_default()
     };
     let greeting = message::hello(&message::Hello {
         member: 5,
@@ -197,7 +197,7 @@ fn a_hostile_client_is_refused_by_reason_and_changes_nothing() {
     let socket = start::connect(folder.path()).unwrap().unwrap();
     wire::send(&socket, &frame(kind::ADOPT, &[]), Some(std::os::fd::AsFd::as_fd(&file))).unwrap();
     let until = std::time::Instant::now() + Duration::from_secs(5);
-    assert!(client::answer(&socket, until, &|| false).is_err());
+    assert!(link::answer(&socket, until, &|| false).is_err());
     assert_eq!(read(&good, &[1, 2, 3, 9]), [1, 2, 3]);
     let listed = Admin::connect(&[folder.path().to_owned()]).unwrap().unwrap().list().unwrap();
     assert!(listed.refused >= 7, "{listed:?}");

@@ -7,12 +7,12 @@ use super::units::{bytes, seconds};
 /// `lossfeed node`.
 #[derive(Debug, Clone, Args)]
 pub struct NodeArgs {
-    /// What to do.
+    /// The action.
     #[command(subcommand)]
     pub command: NodeCommand,
 }
 
-/// What `lossfeed node` does.
+/// The actions of `lossfeed node`.
 #[derive(Debug, Clone, Subcommand)]
 pub enum NodeCommand {
     /// Show bytes, hits and clients by dataset and job
@@ -30,7 +30,7 @@ pub enum NodeCommand {
     Limit {
         /// The job
         job: String,
-        /// As in 4GiB, or `none`
+        /// A size such as 4GiB, or `none`
         #[arg(value_name = "BYTES", value_parser = limit)]
         bytes: Limit,
     },
@@ -46,7 +46,7 @@ pub enum NodeCommand {
         /// Seconds without clients after which it ends
         #[arg(long, value_parser = seconds, default_value = "60s")]
         idle: f64,
-        /// As a process of its own
+        /// Leave the starting process
         #[arg(long)]
         detach: bool,
     },

@@ -1,7 +1,7 @@
 //! The node cache before a source: fetched samples are kept once for all processes of this machine (lossfeed-node).
 //!
-//! A sample's key is a digest of the dataset's and of [`Source::proof`], as in the disk tier: two jobs have one only for
-//! the same bytes, and an object that has changed is another sample.
+//! A sample's key is a digest of the dataset's and of [`Source::proof`], as in the disk tier: two jobs have one only
+//! for the same bytes, and an object that has changed is another sample.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

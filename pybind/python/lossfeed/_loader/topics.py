@@ -134,7 +134,7 @@ class Cache(Topic):
 
     @staticmethod
     def _owner() -> list[str]:
-        """What starts the shared cache's owner."""
+        """The command that starts the shared cache's owner."""
         return [sys.executable, "-m", "lossfeed", "node", "serve", "--detach"]
 
     @property
