@@ -6,12 +6,11 @@ import sys
 from typing import Any
 
 from . import _native
+from lossfeed.train import main as train
 
 
 def _train(options: dict[str, Any]) -> int:
     """Starts the demonstration job; called by the command line with its options."""
-    from lossfeed.train import main as train
-
     signal.signal(signal.SIGINT, signal.default_int_handler)
     return train(options)
 

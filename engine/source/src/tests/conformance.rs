@@ -286,7 +286,7 @@ impl Tier for Remembers {
 }
 
 /// What a tier gives of `ids`, by position; each once, and never another's bytes.
-fn given(tier: &dyn Tier, ids: &[SampleId], most: usize, stopped: bool) -> Vec<usize> {
+fn given<T: Tier>(tier: &T, ids: &[SampleId], most: usize, stopped: bool) -> Vec<usize> {
     let mut came = Vec::new();
     let outcome = tier.read(ids, &|_| LONG, &|| stopped, &mut |k, data| {
         assert!(data == bytes_of(ids[k]) && !came.contains(&k) && came.len() < most, "{k} of {ids:?}");
@@ -322,14 +322,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// Makes the steps with a tier and with its naive twin. `settle`: until what was offered can be read.
-fn tier_keeps_its_promises(tier: &dyn Tier, settle: &dyn Fn(), steps: &[Step]) {
+fn tier_keeps_its_promises<T: Tier>(tier: &T, settle: &dyn Fn(), steps: &[Step]) {
     let twin = Remembers::default();
     for step in steps {
         match step {
             Step::Offer(id) => {
-                for tier in [tier, &twin] {
-                    tier.offer(None, *id, Duration::from_millis(1), &bytes_of(*id));
-                }
+                tier.offer(None, *id, Duration::from_millis(1), &bytes_of(*id));
+                twin.offer(None, *id, Duration::from_millis(1), &bytes_of(*id));
             }
             Step::Forget(id) => {
                 tier.forget(&[*id]);
