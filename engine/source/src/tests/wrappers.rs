@@ -138,6 +138,9 @@ impl Source for Odd {
     fn circuit(&self) -> Option<CircuitNumbers> {
         Some(CircuitNumbers { state: State::Open, opened: self.number, why: 2, skipped: 3 })
     }
+    fn node(&self) -> Option<(lossfeed_node::Numbers, CircuitNumbers)> {
+        None
+    }
     fn pool(&self) -> Option<(PoolNumbers, CircuitNumbers)> {
         Some((PoolNumbers { hits: self.number, misses: 7, ..PoolNumbers::default() }, self.circuit()?))
     }
