@@ -111,7 +111,8 @@ def jobs(number: int, how: str, data: Path, folder: Path) -> dict[str, Any]:
     if "disk" in asked:
         shutil.rmtree(asked["disk"])
     requests = int(sum(each["requests"] for each in said))
-    row = {"jobs": number, "how": how, "requests": requests, "bytes": requests * 3126, "seconds": round(sum(seconds), 2)}
+    row = {"jobs": number, "how": how, "requests": requests, "bytes": requests * 3126}
+    row["seconds"] = round(sum(seconds), 2)
     return row | {"second_epoch_s": seconds[1], "cpu_s": round(cpu, 2)}
 
 

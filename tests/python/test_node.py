@@ -1,4 +1,4 @@
-"""One cache for all loaders of a machine: each object of a store is read once, whoever dies."""
+"""One cache for all loaders of a machine: each object of a store is read once, also when a process is killed."""
 
 import io
 import json
