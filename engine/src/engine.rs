@@ -227,6 +227,7 @@ impl Engine {
             c.disk_declined_total.store(disk.declined, Relaxed);
             c.disk_bytes.store(disk.bytes, Relaxed);
         }
+        self.gauge_node();
         if let Some((p50, p99)) = self.feed.source.answers() {
             c.store_us_p50.store(p50, Relaxed);
             c.store_us_p99.store(p99, Relaxed);
@@ -253,6 +254,19 @@ impl Engine {
         }
     }
 
+    fn gauge_node(&self) {
+        let Some((node, circuit)) = self.feed.source.node() else { return };
+        let c = &self.feed.counters;
+        c.node_hits_total.store(node.hits, Relaxed);
+        c.node_hit_bytes_total.store(node.hit_bytes, Relaxed);
+        c.node_misses_total.store(node.misses, Relaxed);
+        c.node_failed_total.store(node.failed + node.damaged, Relaxed);
+        c.node_opened_total.store(circuit.opened, Relaxed);
+        c.node_circuit.store(circuit.state.code(), Relaxed);
+        c.node_circuit_reason.store(circuit.why, Relaxed);
+        c.node_bytes.store(node.bytes, Relaxed);
+    }
+
     /// Counts what was decided about reading since the last look, and hands it to the journal.
     fn note_decisions(&self) {
         let c = &self.feed.counters;
@@ -261,7 +275,7 @@ impl Engine {
                 Knob::Requests => Some((&c.read_ahead_changes_total, &c.read_ahead_reason)),
                 Knob::Lead => Some((&c.read_ahead_limit_changes_total, &c.read_ahead_limit_reason)),
                 // Who decides them counts them.
-                Knob::Threads | Knob::Disk | Knob::Pool | Knob::Fetches | Knob::Block => None,
+                Knob::Threads | Knob::Disk | Knob::Pool | Knob::Node | Knob::Fetches | Knob::Block => None,
             };
             if let Some((changes, reason)) = counted {
                 changes.fetch_add(1, Relaxed);

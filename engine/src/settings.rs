@@ -3,10 +3,12 @@
 mod beside;
 mod images;
 mod kept;
+mod node;
 mod workers;
 
 pub use beside::{BesidePart, BesideRole, BesideSettings, Stored};
 pub use images::{AugmentOf, AugmentSettings, CropOf, CropSettings, ImageSteps, JitterSettings, MixSettings};
+pub use node::NodeSettings;
 
 use crate::error::{Error, Result};
 use crate::policy::{self, Needs};
@@ -231,6 +233,9 @@ pub struct Settings {
     pub read_ahead: Option<u64>,
     /// Host memory for cached samples, in bytes. 0: no cache.
     pub cache_bytes: u64,
+    /// Keep fetched samples once for all processes of this machine, instead of in a cache of this one. `None`: no.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeSettings>,
     /// Form of the cached samples.
     pub cache_form: CacheForm,
     /// What the loader's threads make of a sample's pixels, after the cache. `None`: nothing. Where batches go to a GPU
@@ -303,6 +308,7 @@ impl Default for Settings {
             prefetch_factor: 2,
             read_ahead: None,
             cache_bytes: 0,
+            node: None,
             cache_form: CacheForm::Encoded,
             transform: None,
             crop: None,

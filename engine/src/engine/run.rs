@@ -202,8 +202,8 @@ impl Engine {
             Some((order, cut)) => (Arc::new(order), cut),
             None => self.drawn(epoch)?,
         };
-        // A pool keeps what this epoch draws often.
-        if self.feed.source.pool().is_some() && self.feed.cache.adaptive() {
+        // A pool and the node cache keep what this epoch draws often.
+        if (self.feed.source.pool().is_some() || self.feed.source.node().is_some()) && self.feed.cache.adaptive() {
             self.feed.source.rate(&self.run_name(), self.feed.cache.snapshot().scores().as_slice());
         }
         let behind = self.feed.cache.draw_behind(epoch)?;

@@ -235,6 +235,11 @@ pub trait Source: Send + Sync {
         None
     }
 
+    /// Counts of the node cache before this source, and of its circuit; `None` without one.
+    fn node(&self) -> Option<(lossfeed_node::Numbers, CircuitNumbers)> {
+        None
+    }
+
     /// A run that draws by importance begins an epoch: the importance of every sample by id, NaN without a score. All
     /// processes of a run give it one name. Advice for tiers.
     fn rate(&self, _run: &str, _importances: &[f32]) {}

@@ -138,6 +138,9 @@ impl Source for Odd {
     fn circuit(&self) -> Option<CircuitNumbers> {
         Some(CircuitNumbers { state: State::Open, opened: self.number, why: 2, skipped: 3 })
     }
+    fn node(&self) -> Option<(lossfeed_node::Numbers, CircuitNumbers)> {
+        None
+    }
     fn pool(&self) -> Option<(PoolNumbers, CircuitNumbers)> {
         Some((PoolNumbers { hits: self.number, misses: 7, ..PoolNumbers::default() }, self.circuit()?))
     }
@@ -199,6 +202,7 @@ impl Source for Odd {
 struct Empty(Counted);
 
 impl Tier for Empty {
+    type Flight = ();
     fn name(&self) -> &'static str {
         "nothing"
     }
@@ -217,7 +221,7 @@ impl Tier for Empty {
     ) -> Outcome {
         Outcome::default()
     }
-    fn offer(&self, _: SampleId, _: Duration, _: &[u8]) {}
+    fn offer(&self, _: Option<&mut ()>, _: SampleId, _: Duration, _: &[u8]) {}
     fn forget(&self, _: &[SampleId]) {}
 }
 

@@ -224,6 +224,10 @@ impl Source for Concat {
         self.parts.iter().filter_map(|part| part.circuit()).reduce(|a, b| a + b)
     }
     /// As [`Self::disk`] and [`Self::circuit`].
+    /// It is put before the whole.
+    fn node(&self) -> Option<(lossfeed_node::Numbers, CircuitNumbers)> {
+        None
+    }
     fn pool(&self) -> Option<(PoolNumbers, CircuitNumbers)> {
         self.parts.iter().filter_map(|part| part.pool()).reduce(|a, b| (a.0 + b.0, a.1 + b.1))
     }

@@ -73,6 +73,8 @@ impl OnDisk {
 }
 
 impl Tier for OnDisk {
+    type Flight = Flight;
+
     fn name(&self) -> &'static str {
         "the disk tier"
     }
@@ -117,7 +119,7 @@ impl Tier for OnDisk {
         flight.claim(&ids.iter().map(|&id| self.key(id)).collect::<Vec<_>>(), stopped)
     }
 
-    fn offer(&self, id: SampleId, cost: Duration, data: &[u8]) {
+    fn offer(&self, _: Option<&mut Flight>, id: SampleId, cost: Duration, data: &[u8]) {
         if let Some(key) = self.key(id) {
             self.disk.offer(key, cost, data);
         }

@@ -177,6 +177,9 @@ impl Source for Subset {
     fn circuit(&self) -> Option<CircuitNumbers> {
         self.inner.circuit()
     }
+    fn node(&self) -> Option<(lossfeed_node::Numbers, CircuitNumbers)> {
+        self.inner.node()
+    }
     fn pool(&self) -> Option<(PoolNumbers, CircuitNumbers)> {
         self.inner.pool()
     }

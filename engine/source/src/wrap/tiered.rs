@@ -133,7 +133,11 @@ impl<T: Tier> Tiered<T> {
                         %why,
                         "{tier} is skipped for {pause_s} s and samples are fetched from the source meanwhile: check \
                          its {}",
-                        if knob == Knob::Disk { "disk" } else { "server" }
+                        match knob {
+                            Knob::Disk => "disk",
+                            Knob::Node => "owner (`lossfeed node ls`)",
+                            _ => "server",
+                        }
                     );
                 }
             }
@@ -239,7 +243,7 @@ impl<T: Tier> Tiered<T> {
                 ours.sort_unstable();
             }
             if !ours.is_empty() {
-                traffic += self.ask_source(request_bytes, stopped, ids, &ours, &mut sink);
+                traffic += self.ask_source(request_bytes, stopped, ids, &ours, flight.as_mut(), &mut sink);
             }
             left = theirs;
             if flow.get().is_break() {
@@ -256,6 +260,7 @@ impl<T: Tier> Tiered<T> {
         stopped: &dyn Fn() -> bool,
         ids: &[SampleId],
         left: &[usize],
+        mut flight: Option<&mut T::Flight>,
         sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
     ) -> Traffic {
         let wanted: Vec<SampleId> = left.iter().filter_map(|&k| ids.get(k).copied()).collect();
@@ -271,7 +276,7 @@ impl<T: Tier> Tiered<T> {
                 && keeps
                 && payload.data.len() as u64 == self.source.payload_bytes(id)
             {
-                self.tier.offer(id, waited / answers, payload.data);
+                self.tier.offer(flight.as_deref_mut(), id, waited / answers, payload.data);
             }
             let going = sink(k, answer);
             since = Instant::now();
@@ -345,19 +350,25 @@ impl<T: Tier> Source for Tiered<T> {
     fn disk(&self) -> Option<Numbers> {
         match self.tier.counted() {
             Counted::Disk(numbers) => Some(numbers),
-            Counted::Pool(_) => self.source.disk(),
+            Counted::Pool(_) | Counted::Node(_) => self.source.disk(),
         }
     }
     fn circuit(&self) -> Option<CircuitNumbers> {
         match self.tier.counted() {
             Counted::Disk(_) => Some(self.own_circuit()),
-            Counted::Pool(_) => self.source.circuit(),
+            Counted::Pool(_) | Counted::Node(_) => self.source.circuit(),
         }
     }
     fn pool(&self) -> Option<(PoolNumbers, CircuitNumbers)> {
         match self.tier.counted() {
-            Counted::Disk(_) => self.source.pool(),
+            Counted::Disk(_) | Counted::Node(_) => self.source.pool(),
             Counted::Pool(numbers) => Some((numbers, self.own_circuit())),
+        }
+    }
+    fn node(&self) -> Option<(lossfeed_node::Numbers, CircuitNumbers)> {
+        match self.tier.counted() {
+            Counted::Disk(_) | Counted::Pool(_) => self.source.node(),
+            Counted::Node(numbers) => Some((numbers, self.own_circuit())),
         }
     }
     fn rate(&self, run: &str, importances: &[f32]) {

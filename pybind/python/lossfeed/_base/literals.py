@@ -18,6 +18,7 @@ Policy = Literal["lru", "fifo", "minio", "shade", "importance", "clrfu", "icache
 Score = Literal["gradient_norm", "loss", "entropy", "batch_rank", "batch"]
 CacheForm = Literal["auto", "encoded", "decoded"]
 CopyPath = Literal["auto", "gathered", "batched", "mapped"]
+CacheShare = Literal["node"]
 OnError = Literal["raise", "skip", "substitute"]
 Ranks = Literal["own", "exchange"]
 Framework = Literal["auto", "torch", "numpy"]
