@@ -10,7 +10,8 @@ own. Each job reads two epochs in a random order of its own:
 - ``node``: ``cache=lf.Cache("64MiB", share="node")``.
 
 Processor time is that of the jobs, their starts left out, and of the owner. Seconds of the second epoch say what hits
-cost.
+cost. ``arena_mib`` is what the shared memory takes of the machine's, divided among those that map it and summed again
+(PSS); ``owner_mib`` what else its owner has.
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ def process(asked: dict[str, Any]) -> None:
             assert sum(len(batch.ids) for batch in loader) == SAMPLES
             print("done", flush=True)
         seen = loader.stats()
+        print("read", flush=True)
+        sys.stdin.readline()
     print(json.dumps({"requests": seen["store_requests_total"], "cpu": used() - begun}))
 
 
@@ -80,6 +83,18 @@ def owner() -> tuple[int, float] | None:
     pid = json.loads(done.stdout)["pid"]
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return pid, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory(pid: int) -> tuple[float, float]:
+    """A process' part of the arena, and the rest of its memory, in MiB (PSS)."""
+    arena, rest, ours = 0.0, 0.0, False
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        name, *words = line.split()
+        if not name.endswith(":"):
+            ours = "memfd:lossfeed-node" in line
+        elif name == "Pss:":
+            arena, rest = (arena + float(words[0]), rest) if ours else (arena, rest + float(words[0]))
+    return arena / 1024, rest / 1024
 
 
 def jobs(number: int, how: str, data: Path, folder: Path) -> dict[str, Any]:
@@ -101,6 +116,13 @@ def jobs(number: int, how: str, data: Path, folder: Path) -> dict[str, Any]:
             print(file=child.stdin, flush=True)
         wait(made, "done")
         seconds.append(round(time.perf_counter() - started, 3))
+    wait(made, "read")
+    arena, rest, found = sum(memory(child.pid)[0] for child in made), 0.0, owner()
+    if found is not None:
+        own, rest = memory(found[0])
+        arena += own
+    for child in made:
+        print(file=child.stdin, flush=True)
     said = [json.loads(child.stdout.readline()) for child in made if child.stdout is not None]
     for child in made:
         child.communicate()
@@ -113,7 +135,8 @@ def jobs(number: int, how: str, data: Path, folder: Path) -> dict[str, Any]:
     requests = int(sum(each["requests"] for each in said))
     row = {"jobs": number, "how": how, "requests": requests, "bytes": requests * 3126}
     row["seconds"] = round(sum(seconds), 2)
-    return row | {"second_epoch_s": seconds[1], "cpu_s": round(cpu, 2)}
+    row |= {"second_epoch_s": seconds[1], "cpu_s": round(cpu, 2)}
+    return row | {"arena_mib": round(arena, 1), "owner_mib": round(rest, 1)}
 
 
 def wait(made: list[subprocess.Popen[str]], word: str) -> None:
