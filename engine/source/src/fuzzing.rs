@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::io::Cursor;
+use std::ops::ControlFlow;
 
 use crate::error::Result;
 use crate::format::catalog::{Catalog, Ignored, Shard};
@@ -15,7 +16,7 @@ use crate::request::identity::Stamp;
 #[cfg(feature = "cloud")]
 use crate::request::pages::Pages;
 use crate::sample::payload::picture_and_tail;
-use crate::sample::{Form, Payload, Source};
+use crate::sample::{Facts, Form, Payload, Size, Source, Traffic};
 use crate::types::{SampleId, TensorSpec};
 
 #[cfg(feature = "parquet")]
@@ -169,36 +170,38 @@ pub fn index_seeds() -> Vec<Vec<u8>> {
 }
 
 /// A dataset of one encoded image, to make decoders from.
-pub struct OneImage(pub &'static [u8]);
+pub struct OneImage {
+    bytes: &'static [u8],
+    facts: Facts,
+}
+
+impl OneImage {
+    /// Of these bytes.
+    pub fn new(bytes: &'static [u8]) -> Self {
+        let form = Form::Images { tailed: false };
+        Self { bytes, facts: Facts::new(1, "one image", form, TensorSpec::class_index()) }
+    }
+}
 
 impl Source for OneImage {
-    fn len(&self) -> usize {
-        1
-    }
-    fn describe(&self) -> String {
-        "one image".to_owned()
-    }
-    fn payload_bytes(&self, _: SampleId) -> u64 {
-        self.0.len() as u64
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
     fn name(&self, id: SampleId) -> String {
         id.to_string()
     }
-    fn form(&self) -> &Form {
-        &Form::Images { tailed: false }
+    fn size(&self, _: SampleId) -> Size {
+        Size::known(self.bytes.len() as u64)
     }
-    fn target_spec(&self) -> &TensorSpec {
-        static SPEC: std::sync::LazyLock<TensorSpec> = std::sync::LazyLock::new(TensorSpec::class_index);
-        &SPEC
-    }
-    fn classes(&self) -> &[String] {
-        &[]
-    }
-    fn labels(&self) -> Option<&[i64]> {
-        None
-    }
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> std::ops::ControlFlow<()>) {
-        _ = (0..ids.len()).try_for_each(|k| sink(k, Ok(Payload::new(self.0, &[]))));
+    fn fetch_by(
+        &self,
+        _: u64,
+        _: &dyn Fn() -> bool,
+        ids: &[SampleId],
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+    ) -> Traffic {
+        _ = (0..ids.len()).try_for_each(|k| sink(k, Ok(Payload::new(self.bytes, &[]))));
+        Traffic::default()
     }
 }
 

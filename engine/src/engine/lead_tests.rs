@@ -19,43 +19,37 @@ use std::time::Duration;
 const LEAST: u64 = 128 << 20;
 
 /// A source behind a network.
-struct Far(Arc<dyn Source>);
+struct Far(Arc<dyn Source>, Facts);
 
 impl Source for Far {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-    fn describe(&self) -> String {
-        self.0.describe()
-    }
-    fn payload_bytes(&self, id: SampleId) -> u64 {
-        self.0.payload_bytes(id)
+    fn facts(&self) -> &Facts {
+        &self.1
     }
     fn name(&self, id: SampleId) -> String {
         self.0.name(id)
     }
-    fn form(&self) -> &Form {
-        self.0.form()
-    }
-    fn target_spec(&self) -> &TensorSpec {
-        self.0.target_spec()
-    }
-    fn classes(&self) -> &[String] {
-        self.0.classes()
+    fn size(&self, id: SampleId) -> Size {
+        self.0.size(id)
     }
     fn labels(&self) -> Option<&[i64]> {
         self.0.labels()
     }
-    fn remote(&self) -> bool {
-        true
-    }
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
+    fn fetch_by(
+        &self,
+        _: u64,
+        _: &dyn Fn() -> bool,
+        ids: &[SampleId],
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+    ) -> Traffic {
         self.0.fetch(ids, sink);
+        Traffic::default()
     }
 }
 
 fn engine(read_ahead: Option<u64>, journal: Option<std::path::PathBuf>) -> Engine {
-    let far = Dataset::new(Arc::new(Far(dataset().source)), ImageMode::Auto, None).unwrap();
+    let source = dataset().source;
+    let facts = Facts { remote: true, in_memory: false, ..source.facts().clone() };
+    let far = Dataset::new(Arc::new(Far(source, facts)), ImageMode::Auto, None).unwrap();
     let sampler = SamplerSettings::Uniform(Uniform::default());
     Engine::new(far, Settings { read_ahead, journal, ..settings(sampler, 1) }).unwrap()
 }

@@ -196,8 +196,9 @@ impl Engine {
             None => (self.feed.cache.draw(epoch)?, Cut::Even(self.batches)),
         };
         // A pool keeps what this epoch draws often.
-        if self.feed.source.pool().is_some() && self.feed.cache.adaptive() {
-            self.feed.source.rate(&self.run_name(), self.feed.cache.snapshot().scores().as_slice());
+        if self.feed.source.counted().pool.is_some() && self.feed.cache.adaptive() {
+            let snapshot = self.feed.cache.snapshot();
+            self.feed.source.tell(News::Importances(&self.run_name(), snapshot.scores().as_slice()));
         }
         let behind = self.feed.cache.draw_behind(epoch)?;
         let plan = Plan { epoch, order, cut, behind };

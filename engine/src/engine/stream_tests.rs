@@ -18,6 +18,7 @@ const LANDED: u64 = 12;
 /// A source that counts the samples it was asked for.
 struct Counting {
     inner: Arc<dyn Source>,
+    facts: Facts,
     all: Arc<AtomicU64>,
     /// Those that batches asked for, and no thread that reads ahead.
     by_batches: Arc<AtomicU64>,
@@ -25,40 +26,35 @@ struct Counting {
 }
 
 impl Source for Counting {
-    fn len(&self) -> usize {
-        self.inner.len()
-    }
-    fn describe(&self) -> String {
-        self.inner.describe()
-    }
-    fn payload_bytes(&self, id: SampleId) -> u64 {
-        self.inner.payload_bytes(id)
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
     fn name(&self, id: SampleId) -> String {
         self.inner.name(id)
     }
-    fn form(&self) -> &Form {
-        self.inner.form()
-    }
-    fn target_spec(&self) -> &TensorSpec {
-        self.inner.target_spec()
-    }
-    fn classes(&self) -> &[String] {
-        self.inner.classes()
+    fn size(&self, id: SampleId) -> Size {
+        self.inner.size(id)
     }
     fn labels(&self) -> Option<&[i64]> {
         self.inner.labels()
     }
-    fn request_bytes(&self) -> u64 {
-        self.request_bytes.load(Relaxed)
-    }
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
+    fn fetch_by(
+        &self,
+        _: u64,
+        _: &dyn Fn() -> bool,
+        ids: &[SampleId],
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+    ) -> Traffic {
         let ahead = std::thread::current().name().unwrap_or_default().starts_with("lossfeed-ahead");
         self.by_batches.fetch_add(if ahead { 0 } else { ids.len() as u64 }, Relaxed);
         self.inner.fetch(ids, &mut |k, payload| {
             self.all.fetch_add(1, Relaxed);
             sink(k, payload)
         });
+        Traffic::default()
+    }
+    fn link(&self) -> Link {
+        Link { requests_ahead: 0, request_bytes: self.request_bytes.load(Relaxed) }
     }
 }
 
@@ -71,8 +67,10 @@ struct Run {
 
 fn run(sampler: SamplerSettings, workers: usize, read_ahead: u64) -> Run {
     let [all, by_batches, request_bytes] = [(); 3].map(|()| Arc::<AtomicU64>::default());
+    let inner = dataset().source;
     let source = Counting {
-        inner: dataset().source,
+        facts: Facts { in_memory: false, ..inner.facts().clone() },
+        inner,
         all: Arc::clone(&all),
         by_batches: Arc::clone(&by_batches),
         request_bytes: Arc::clone(&request_bytes),

@@ -16,41 +16,37 @@ use std::time::Duration;
 /// A source that takes a millisecond for every sample if it is slow, and whose requests cost so many bytes.
 struct Costly {
     source: Arc<dyn Source>,
+    facts: Facts,
     slow: bool,
     request_bytes: Arc<AtomicU64>,
 }
 
 impl Source for Costly {
-    fn len(&self) -> usize {
-        self.source.len()
-    }
-    fn describe(&self) -> String {
-        self.source.describe()
-    }
-    fn payload_bytes(&self, id: SampleId) -> u64 {
-        self.source.payload_bytes(id)
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
     fn name(&self, id: SampleId) -> String {
         self.source.name(id)
     }
-    fn form(&self) -> &Form {
-        self.source.form()
-    }
-    fn target_spec(&self) -> &TensorSpec {
-        self.source.target_spec()
-    }
-    fn classes(&self) -> &[String] {
-        self.source.classes()
+    fn size(&self, id: SampleId) -> Size {
+        self.source.size(id)
     }
     fn labels(&self) -> Option<&[i64]> {
         self.source.labels()
     }
-    fn request_bytes(&self) -> u64 {
-        self.request_bytes.load(Relaxed)
-    }
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
+    fn fetch_by(
+        &self,
+        _: u64,
+        _: &dyn Fn() -> bool,
+        ids: &[SampleId],
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+    ) -> Traffic {
         std::thread::sleep(Duration::from_millis(if self.slow { ids.len() as u64 } else { 0 }));
         self.source.fetch(ids, sink);
+        Traffic::default()
+    }
+    fn link(&self) -> Link {
+        Link { requests_ahead: 0, request_bytes: self.request_bytes.load(Relaxed) }
     }
 }
 
@@ -59,7 +55,9 @@ fn waiting_little(augmented: bool, stall: f32, fetches: Option<f32>) -> SamplerS
 }
 
 fn costly(slow: bool, request_bytes: &Arc<AtomicU64>) -> Dataset {
-    let source = Costly { source: dataset().source, slow, request_bytes: Arc::clone(request_bytes) };
+    let source = dataset().source;
+    let facts = Facts { in_memory: false, ..source.facts().clone() };
+    let source = Costly { source, facts, slow, request_bytes: Arc::clone(request_bytes) };
     Dataset::new(Arc::new(source), ImageMode::Auto, None).unwrap()
 }
 

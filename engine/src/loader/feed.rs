@@ -110,7 +110,7 @@ impl Feed {
 
     /// As [`Source::doubt`]: of what was read ahead too.
     pub(super) fn doubt(&self, ids: &[SampleId]) {
-        self.source.doubt(ids);
+        self.source.tell(News::Doubtful(ids));
         if let Some(ahead) = &self.read_ahead {
             ahead.doubt(ids);
         }

@@ -47,8 +47,8 @@ fn said(cost: &Cost) -> String {
 }
 
 fn measure() -> Result<Cost> {
-    let picture: Arc<dyn Source> =
-        Arc::new(Picture { form: Form::Images { tailed: false }, target: TensorSpec::class_index() });
+    let form = Form::Images { tailed: false };
+    let picture: Arc<dyn Source> = Arc::new(Picture(Facts::new(1, "a picture", form, TensorSpec::class_index())));
     let decoder = Decoder::for_source(&*picture, ImageMode::Rgb, None)?;
     let decoded_bytes = decoder.spec().bytes();
     let (mut pixels, mut scratch) = (vec![0; decoded_bytes], Scratch::default());
@@ -79,39 +79,28 @@ fn median_us(mut body: impl FnMut(usize) -> Result<()>) -> Result<f64> {
 }
 
 /// A dataset of the picture.
-struct Picture {
-    form: Form,
-    target: TensorSpec,
-}
+struct Picture(Facts);
 
 impl Source for Picture {
-    fn len(&self) -> usize {
-        1
-    }
-    fn describe(&self) -> String {
-        "a picture".to_owned()
-    }
-    fn payload_bytes(&self, _: SampleId) -> u64 {
-        PICTURE.len() as u64
+    fn facts(&self) -> &Facts {
+        &self.0
     }
     fn name(&self, _: SampleId) -> String {
         "picture.jpg".to_owned()
     }
-    fn form(&self) -> &Form {
-        &self.form
+    fn size(&self, _: SampleId) -> Size {
+        Size::known(PICTURE.len() as u64)
     }
-    fn target_spec(&self) -> &TensorSpec {
-        &self.target
-    }
-    fn classes(&self) -> &[String] {
-        &[]
-    }
-    fn labels(&self) -> Option<&[i64]> {
-        None
-    }
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
+    fn fetch_by(
+        &self,
+        _: u64,
+        _: &dyn Fn() -> bool,
+        ids: &[SampleId],
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+    ) -> Traffic {
         // Whoever breaks off has what it wanted.
         let _ = (0..ids.len()).try_for_each(|k| sink(k, Ok(Payload::new(PICTURE, &[0; 8]))));
+        Traffic::default()
     }
 }
 

@@ -57,7 +57,10 @@ impl<'a> Labels<'a> {
     fn of(source: &'a dyn Source) -> Result<Self> {
         let Some(labels) = source.labels() else {
             return match source.pieces() {
-                [] => Err(Error::settings(format!("{} has no labels to pack with its images", source.describe()))),
+                [] => Err(Error::settings(format!(
+                    "{} has no labels to pack with its images",
+                    source.facts().description
+                ))),
                 _ => Ok(Self::None),
             };
         };
@@ -104,19 +107,13 @@ fn pack(args: &PackArgs) -> Result<Report> {
     let source = source::open(&args.source, &OpenOptions { fields: args.fields.clone(), ..OpenOptions::default() })?;
     let source = source.as_ref();
     if source.form() != &(Form::Images { tailed: false }) && source.pieces().is_empty() {
-        return Err(Error::settings(format!("{} holds no images: only images are packed", source.describe())));
+        return Err(Error::settings(format!("{} holds no images: only images are packed", source.facts().description)));
     }
     let labels = Labels::of(source)?;
     let beside = source.pieces().iter().filter(|piece| piece.kind.in_tail()).count() as u64;
     let order = if args.keep_order { Order::Kept } else { Order::Shuffled(args.seed) };
-    let shards = plan::shards(
-        source.len(),
-        order,
-        &labels,
-        args.shard_size,
-        |id| source.expected_bytes(id).unwrap_or(0),
-        beside,
-    );
+    let shards =
+        plan::shards(source.len(), order, &labels, args.shard_size, |id| source.size(id).expected.unwrap_or(0), beside);
     let there = prepare(&args.folder, args.resume)?;
 
     let progress = Progress::on_stderr("shards", shards.len());
@@ -137,7 +134,7 @@ fn pack(args: &PackArgs) -> Result<Report> {
     let kept = kept.into_iter().collect::<Result<Vec<_>>>()?.into_iter().filter(|&known| known).count();
     let bytes = check(source, &labels, &shards, &args.folder)?;
     Ok(Report {
-        source: source.describe(),
+        source: source.facts().description,
         fields: fields(source),
         folder: args.folder.display().to_string(),
         samples: source.len(),

@@ -57,7 +57,7 @@ fn noise([height, width]: [usize; 2], channels: usize, seed: u64) -> (Vec<u8>, V
 /// A decoder of images of any size, which has seen one of another.
 fn open(channels: usize, resize: Option<Resize>) -> Result<Decoder> {
     let mode = if channels == 1 { ImageMode::Gray } else { ImageMode::Rgb };
-    Decoder::for_source(&Images(vec![noise([3, 2], channels, 0).0]), mode, resize)
+    Decoder::for_source(&Images::new(vec![noise([3, 2], channels, 0).0]), mode, resize)
 }
 
 /// One level: the result is rounded between its two passes, and once more.
@@ -131,7 +131,7 @@ fn jpegs_are_cropped_as_their_pixels_are() {
         let encoded = golden(name);
         for channels in [1, 3] {
             let whole = Decoder::for_source(
-                &Images(vec![encoded.clone()]),
+                &Images::new(vec![encoded.clone()]),
                 if channels == 1 { ImageMode::Gray } else { ImageMode::Rgb },
                 None,
             );

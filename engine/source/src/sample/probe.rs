@@ -21,7 +21,7 @@ impl Decoder {
         if !matches!(source.form(), Form::Images { .. }) {
             return Err(Error::usage(format!(
                 "{} holds rows, not images: there is nothing to decode",
-                source.describe()
+                source.facts().description
             )));
         }
         let fit = resize.map(|resize| Ok((resize.size(), resize.fit()?))).transpose()?;
@@ -35,10 +35,16 @@ impl Decoder {
             match head {
                 Some(Ok(head)) => return Ok(Self::new(head, mode, fit)),
                 Some(Err(e)) => failure = failure.or(Some((id, e))),
-                None => return Err(Error::internal(format!("{} did not answer for sample {id}", source.describe()))),
+                None => {
+                    return Err(Error::internal(format!(
+                        "{} did not answer for sample {id}",
+                        source.facts().description
+                    )));
+                }
             }
         }
-        let (id, e) = failure.ok_or_else(|| Error::unreadable(format!("{} holds no samples", source.describe())))?;
+        let (id, e) =
+            failure.ok_or_else(|| Error::unreadable(format!("{} holds no samples", source.facts().description)))?;
         Err(Error::new(
             e.kind(),
             format!("none of the first {} samples could be decoded; {}", source.len().min(PROBES), source.name(id)),
@@ -51,7 +57,7 @@ impl Decoder {
 /// where looking costs more than a read of a local file each.
 pub fn sizes(source: &dyn Source, most: usize) -> Vec<[usize; 2]> {
     let Form::Images { tailed } = *source.form() else { return Vec::new() };
-    if !(source.in_turn() && source.sized()) {
+    if !(source.facts().in_turn && source.facts().sized) {
         return Vec::new();
     }
     let (samples, count) = (source.len(), most.min(source.len()));

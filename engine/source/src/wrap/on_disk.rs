@@ -19,7 +19,7 @@ use crate::options::DiskTier;
 use crate::sample::Source;
 use crate::tune::circuit::Outcome;
 use crate::types::SampleId;
-use crate::wrap::tier::{Counted, Tier, check_kept};
+use crate::wrap::tier::{Tier, TierNumbers, check_kept};
 use crate::wrap::tiered::Tiered;
 
 /// See the module's head.
@@ -77,8 +77,8 @@ impl Tier for OnDisk {
         "the disk tier"
     }
 
-    fn counted(&self) -> Counted {
-        Counted::Disk(self.disk.numbers())
+    fn counted(&self) -> TierNumbers {
+        TierNumbers::Disk(self.disk.numbers())
     }
 
     fn has(&self, id: SampleId) -> bool {

@@ -94,7 +94,7 @@ fn rows(source: &dyn Source) {
                 assert!(source.payload_bytes(id) == payload.len() as u64 && source.payload_bytes(id) < SIZE_UNKNOWN);
                 if *source.form() == (Form::Images { tailed: true }) {
                     let tail = picture_and_tail(&payload).map(|(_, tail)| tail.len() as u64);
-                    assert!(tail.is_ok_and(|tail| tail == source.tail_bytes(id)));
+                    assert!(tail.is_ok_and(|tail| tail == source.size(id).tail));
                 }
             }
         }
@@ -205,7 +205,7 @@ mod tests {
                 good += usize::from(answer.is_ok());
                 ControlFlow::Continue(())
             });
-            assert_eq!(good, 5, "{}", source.describe());
+            assert_eq!(good, 5, "{}", source.facts().description);
         }
         let folder = [env!("CARGO_MANIFEST_DIR"), "..", "..", "tests", "fuzz", "corpus"];
         let folder: std::path::PathBuf = folder.iter().collect();
