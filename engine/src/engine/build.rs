@@ -22,7 +22,7 @@ use crate::process::Process;
 use crate::sampler::{self, Batches, Block, Blocks, Circumstances, EpochSize, Pace, Sampler, SamplerSettings};
 use crate::scoring::Scale;
 use crate::settings::{CacheForm, CopyPath, ImageSteps, OnError, Settings};
-use crate::source::{Decisions, Source};
+use crate::source::{Decisions, News, Source};
 use crate::staging::{BatchLayout, SlotPool};
 use crate::stats::{Counters, Identity, Publisher};
 use crate::tune::lead::Lead;
@@ -423,6 +423,6 @@ fn identity(settings: &Settings, policy: &str, feed: &Feed, device: &dyn Device)
         sampler: settings.sampler.name().to_string(),
         device: device.name(),
         gpu_uuid: device.uuid(),
-        source: feed.source.facts().description,
+        source: feed.source.facts().description.clone(),
     }
 }

@@ -7,7 +7,7 @@ use crate::journal::{Event, Limits, Recording};
 use crate::loader::Next;
 use crate::sampler::{SamplerSettings, Uniform};
 use crate::settings::Settings;
-use crate::source::{Form, ImageMode, Payload, Source};
+use crate::source::{Facts, ImageMode, Payload, Size, Source, Traffic};
 use crate::tune::lead::Why;
 use crate::types::{SampleId, TensorSpec};
 use std::fs::File;

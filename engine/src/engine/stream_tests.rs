@@ -5,7 +5,7 @@ use super::{Dataset, Engine};
 use crate::error::Result;
 use crate::sampler::{Block, Echo, Replay, SamplerSettings};
 use crate::settings::Settings;
-use crate::source::{Form, ImageMode, Payload, Source};
+use crate::source::{Facts, ImageMode, Link, Payload, Size, Source, Traffic};
 use crate::types::{SampleId, TensorSpec};
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -5,7 +5,7 @@ use super::buffer_tests::{Seen, dataset, deliver, settings};
 use super::{Dataset, Engine};
 use crate::error::{ErrorKind, Result};
 use crate::sampler::{Auto, Block, Echo, Replay, SamplerSettings};
-use crate::source::{Form, ImageMode, Payload, Source};
+use crate::source::{Facts, ImageMode, Link, Payload, Size, Source, Traffic};
 use crate::types::{SampleId, TensorSpec};
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -4,7 +4,7 @@ use super::{Beside, Images, ReadAhead, RecordSizes};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::settings::OnError;
-use crate::source::{Decoder, Payload, Source, Traffic};
+use crate::source::{Decoder, News, Payload, Source, Traffic};
 use crate::staging::{BatchLayout, SlotPool};
 use crate::stats::Counters;
 use crate::types::SampleId;

@@ -3,7 +3,7 @@
 use super::read_ahead::ReadAhead;
 use super::readers::Hand;
 use crate::error::{Error, Result};
-use crate::source::{Decisions, Form, Payload, Source, Traffic};
+use crate::source::{Decisions, Facts, Form, Payload, Size, Source, Traffic};
 use crate::stats::Counters;
 use crate::tune::decided::Requests;
 use crate::types::{Dtype, SampleId, TensorSpec};
