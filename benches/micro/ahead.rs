@@ -26,7 +26,7 @@ use lossfeed::engine::Dataset;
 use lossfeed::error::Result;
 use lossfeed::loader::Next;
 use lossfeed::sampler::{SamplerSettings, Uniform};
-use lossfeed::source::{Form, ImageMode, OpenOptions, Payload, Source, Traffic, open};
+use lossfeed::source::{Facts, Form, ImageMode, Link, OpenOptions, Payload, Size, Source, Traffic, open};
 use lossfeed::tune::fetch_plan::{Ask, Plan};
 use lossfeed::{Dtype, Engine, SampleId, Settings, TensorSpec};
 use store::{Server, shard};

@@ -1,12 +1,12 @@
-"""Gavel's cluster traces under three schedulers and five cache systems, by ``lossfeed-lab jobs``: the record, with the time
-that it took and every system beside LRU.
+"""Gavel's cluster traces under three schedulers and six cache systems, by ``lossfeed-lab jobs``: the record, with the
+time that it took and every system beside LRU.
 
     cargo build --release -p lossfeed-lab
     python benches/scenarios/cluster_traces.py FOLDER --lab target/release/lossfeed-lab
 
 FOLDER has ``simulation_throughputs.json`` of stanford-futuredata/gavel, and traces (``*.trace``) in it or below. They are
 not part of this project: without them this says so and ends well. No trace says what its jobs read; it is drawn by seed,
-so several are run. Each seed is timed by itself: its runs are to take 60 s at most.
+so several are run. Each seed is timed by itself: its runs are to take 120 s at most.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 from record import Record
 
 THROUGHPUTS = "simulation_throughputs.json"
-WITHIN_S = 60.0
+WITHIN_S = 120.0
 """What all runs of one seed may take."""
 
 
@@ -32,6 +32,7 @@ def simulated(program: str, folder: Path, traces: list[Path], seed: int) -> tupl
     """The program's report, and seconds that it took; ``load`` is what wanted a processor in the minute before."""
     names = ",".join(map(str, traces))
     command = [program, "jobs", "--trace", names, "--throughputs", str(folder / THROUGHPUTS), "--seed", str(seed), "--json"]
+    command += ["--cache", "lru,static,quiver,silod,silod-in-order,ours"]
     load, before, started = os.getloadavg()[0], resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     run = subprocess.run(command, check=True, capture_output=True, text=True, timeout=1800)
     wall, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -58,6 +59,7 @@ def rows(report: dict[str, Any]) -> list[dict[str, Any]]:
                 "makespan_h": sum(run["makespan_s"] for run in runs) / len(runs) / 3600,
                 "fetched_tb": fetched / 1e12,
                 "hit_ratio": 1 - fetched / read,
+                "fairness": sum(run["fairness"] for run in runs) / len(runs),
             }
         )
     lru = {row["order"]: row for row in found if row["cache"] == "lru"}
@@ -88,7 +90,8 @@ def main() -> None:
             record = Record("cluster-traces", settings, args.date)
         for row in rows(report):
             record.add({"seed": seed, **row, **took})
-            print(f"{seed} {row['order']:8} {row['cache']:7} {row['completion_h']:6.1f} h {row['completion_over_lru']:.3f} of LRU's")
+            told = f"{row['completion_h']:6.1f} h {row['completion_over_lru']:.3f} of LRU's, fair {row['fairness']:.3f}"
+            print(f"{seed} {row['order']:8} {row['cache']:14} {told}")
         print(f"{len(report['runs'])} runs in {took['took_s']} s, {took['took_cpu_s']} s of processors, load {took['load']} before")
         if took["took_s"] > WITHIN_S:
             print(f"that is above the {WITHIN_S:.0f} s that they are to take")

@@ -249,6 +249,16 @@ impl Engine {
             c.pool_opened_total.store(circuit.opened, Relaxed);
             c.pool_circuit_reason.store(circuit.why, Relaxed);
         }
+        if let Some((node, circuit)) = counted.node {
+            c.node_hits_total.store(node.hits, Relaxed);
+            c.node_hit_bytes_total.store(node.hit_bytes, Relaxed);
+            c.node_misses_total.store(node.misses, Relaxed);
+            c.node_failed_total.store(node.failed + node.damaged, Relaxed);
+            c.node_opened_total.store(circuit.opened, Relaxed);
+            c.node_circuit.store(circuit.state.code(), Relaxed);
+            c.node_circuit_reason.store(circuit.why, Relaxed);
+            c.node_bytes.store(node.bytes, Relaxed);
+        }
     }
 
     /// Counts what was decided about reading since the last look, and hands it to the journal.
@@ -259,7 +269,7 @@ impl Engine {
                 Knob::Requests => Some((&c.read_ahead_changes_total, &c.read_ahead_reason)),
                 Knob::Lead => Some((&c.read_ahead_limit_changes_total, &c.read_ahead_limit_reason)),
                 // Who decides them counts them.
-                Knob::Threads | Knob::Disk | Knob::Pool | Knob::Fetches | Knob::Block => None,
+                Knob::Threads | Knob::Disk | Knob::Pool | Knob::Node | Knob::Fetches | Knob::Block => None,
             };
             if let Some((changes, reason)) = counted {
                 changes.fetch_add(1, Relaxed);
@@ -302,7 +312,8 @@ impl Engine {
     /// Whether losses are all that this run needs of a batch's scores: its importance is made of them (a rank is one
     /// of losses), and no journal writes down the rest.
     pub fn losses_suffice(&self) -> bool {
-        self.settings.journal.is_none() && matches!(self.score_kind(), ScoreKind::Loss | ScoreKind::BatchRank)
+        self.settings.journal.is_none()
+            && matches!(self.score_kind(), ScoreKind::Loss | ScoreKind::BatchRank | ScoreKind::Batch)
     }
 
     /// Credits per-sample losses you hold already; ranks are counted here.

@@ -3,10 +3,12 @@
 mod beside;
 mod images;
 mod kept;
+mod node;
 mod workers;
 
 pub use beside::{BesidePart, BesideRole, BesideSettings, Stored};
 pub use images::{AugmentOf, AugmentSettings, CropOf, CropSettings, ImageSteps, JitterSettings, MixSettings};
+pub use node::NodeSettings;
 
 use crate::error::{Error, Result};
 use crate::policy::{self, Needs};
@@ -98,11 +100,13 @@ pub enum ScoreKind {
     /// ln(rank count + 10), SHADE's in-batch rank score. Its name was `rank`.
     #[serde(alias = "rank")]
     BatchRank,
+    /// The mean loss of the batch, one score for all of its samples: a control (BLS, arXiv 2604.04681).
+    Batch,
 }
 
 impl ScoreKind {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Loss, Self::GradientNorm, Self::Entropy, Self::BatchRank];
+    pub const ALL: [Self; 5] = [Self::Loss, Self::GradientNorm, Self::Entropy, Self::BatchRank, Self::Batch];
 
     /// The name users type.
     pub fn name(self) -> &'static str {
@@ -111,6 +115,7 @@ impl ScoreKind {
             ScoreKind::GradientNorm => "gradient_norm",
             ScoreKind::Entropy => "entropy",
             ScoreKind::BatchRank => "batch_rank",
+            ScoreKind::Batch => "batch",
         }
     }
     /// The inverse of [`ScoreKind::name`]; `rank`, which old states and score files say, is `batch_rank`.
@@ -228,6 +233,9 @@ pub struct Settings {
     pub read_ahead: Option<u64>,
     /// Host memory for cached samples, in bytes. 0: no cache.
     pub cache_bytes: u64,
+    /// Keep fetched samples once for all processes of this machine, instead of in a cache of this one. `None`: no.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeSettings>,
     /// Form of the cached samples.
     pub cache_form: CacheForm,
     /// What the loader's threads make of a sample's pixels, after the cache. `None`: nothing. Where batches go to a GPU
@@ -300,6 +308,7 @@ impl Default for Settings {
             prefetch_factor: 2,
             read_ahead: None,
             cache_bytes: 0,
+            node: None,
             cache_form: CacheForm::Encoded,
             transform: None,
             crop: None,
@@ -363,6 +372,14 @@ impl Settings {
             return Err(Error::settings(
                 "ranks=\"exchange\" needs one order for all ranks, but sampler= gives each rank its own: remove one",
             ));
+        }
+        if self.sampler.is_short() && self.world_size > 1 && !self.exchange {
+            return Err(Error::settings(format!(
+                "sampler={:?} with short=True ends each rank's epoch after its own number of steps, and {} ranks must \
+                 step alike: give ranks=\"exchange\", or leave short out",
+                self.sampler.name(),
+                self.world_size
+            )));
         }
         self.check_counts()?;
         self.sampler.check_policy(self.policy_name(), policy::find(self.policy_name())?.needs)?;

@@ -21,6 +21,7 @@ MODULES = {
     "formats": "formats",
     "memory": "memory",
     "pool": "pools",
+    "node": "nodes",
 }
 NAMES = tuple(MODULES)
 #: A round of these takes longer than a short campaign; the cargo tests have a small part of each.

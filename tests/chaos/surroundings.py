@@ -254,7 +254,7 @@ int clock_gettime(clockid_t clock, struct timespec *t) {
 }
 """
 UNDER_A_CLOCK = """
-import fcntl, sys, time
+import fcntl, os, sys, time
 import lossfeed as lf
 tar, tier, moved = sys.argv[1:4]
 data = lf.open(tar, fields={"x": "bin"}, disk=tier, disk_bytes="64MiB", latency=0.0001)
@@ -265,8 +265,11 @@ def written(first):
         return loader.stats()["disk_written_total"]
 with open(tier + "/lock", "a") as lock:
     fcntl.flock(lock, fcntl.LOCK_EX)
-    before = written(0)  # nothing can be: the tier pauses
+    full = tier + "/18ebcb399caf6d4c.open"
+    with open(full, "wb") as other: other.truncate(64 << 20)
+    before = written(0)  # there is no room, and none can be made: the tier pauses
     open(moved, "w").write(sys.argv[4])
+    os.remove(full)
 time.sleep(11)
 print(before, written(20))
 """

@@ -54,6 +54,7 @@ const EFFECT: &[(&str, u32)] = &[
     ("stats", 0),   // a crate of its own, under its old name
     ("journal", 0), // a crate of its own
     ("disk", 0),    // a crate of its own
+    ("node", 0),    // a crate of its own
     ("sync", 0),
     ("process", 0), // lossfeed-sync's
     ("interrupt", 0),
@@ -90,6 +91,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("engine/src/arena/mapping.rs", "memory from the system"),
     ("engine/src/arena/mod.rs", "the books are a part of the arena's mapping"),
     ("engine/src/arena/granules.rs", "the books are a part of the arena's mapping"),
+    ("engine/node/src/arena.rs", "memory that several processes map"),
     ("engine/sync/src/process.rs", "a page that the system empties in a fork"),
     ("engine/src/arena/slot.rs", "a slot is a part of the arena's mapping"),
     ("engine/src/arena/words.rs", "the books are a part of the arena's mapping"),
@@ -159,6 +161,7 @@ const MAY_NOT_DEPEND: &[(&str, &[&str])] = &[
     ),
     ("engine/stats/Cargo.toml", &["lossfeed", "lossfeed-kernels", "tokio", "object_store", "cudarc"]),
     ("engine/disk/Cargo.toml", &["lossfeed", "lossfeed-kernels", "lossfeed-stats", "tokio", "object_store", "cudarc"]),
+    ("engine/node/Cargo.toml", &["lossfeed", "lossfeed-control", "lossfeed-stats", "tokio", "object_store", "cudarc"]),
     (
         "engine/source/Cargo.toml",
         &["lossfeed", "lossfeed-stats", "lossfeed-journal", "lossfeed-cli", "lossfeed-lab", "pyo3", "clap", "cudarc"],

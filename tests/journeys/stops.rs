@@ -6,7 +6,7 @@ use lossfeed::engine::Dataset;
 use lossfeed::error::{Error, ErrorKind, Result};
 use lossfeed::loader::Next;
 use lossfeed::settings::OnError;
-use lossfeed::source::{Form, ImageMode, Payload, Source};
+use lossfeed::source::{Facts, Form, ImageMode, Payload, Size, Source, Traffic};
 use lossfeed::{Dtype, Engine, SampleId, Settings, TensorSpec};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Condvar, Mutex};

@@ -3,7 +3,7 @@
 use lossfeed::engine::Dataset;
 use lossfeed::error::{Error, Result};
 use lossfeed::loader::{Batch, Next};
-use lossfeed::source::{Form, ImageMode, Payload, Source};
+use lossfeed::source::{Facts, Form, ImageMode, Payload, Size, Source, Traffic};
 use lossfeed::{Dtype, Engine, SampleId, Settings, TensorSpec};
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -16,9 +16,7 @@ pub(crate) const SAMPLE_BYTES: usize = 48;
 
 /// Sample `id` is `SAMPLE_BYTES` bytes of a pattern that no other sample has; its target is `id % 10`.
 pub(crate) struct Patterned {
-    samples: usize,
-    form: Form,
-    target: TensorSpec,
+    facts: Facts,
     /// Samples that were read. Whoever has `shut` for writing keeps all others waiting.
     pub(crate) fetches: Arc<AtomicU64>,
     pub(crate) shut: Arc<RwLock<()>>,

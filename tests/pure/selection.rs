@@ -8,6 +8,7 @@ use lossfeed::sampler::{
     Curriculum, Iis, InfoBatch, NAMES, Ods, Order, Outlook, Pads, PadsAsCoded, Sampler, SamplerSettings, Selective,
     random_belief,
 };
+use lossfeed::sim::{ClosedLoop, Losses, closed_loop};
 use proptest::prelude::*;
 
 /// Twelve levels of difficulty, so that many tie; every tenth sample has no score.
@@ -112,20 +113,56 @@ fn as_published_iis_and_selective_keep_by_loss_and_weigh_nothing() {
         assert!((hard - expected).abs() < 0.03, "{}: {hard} of {expected}", sampler.name());
         assert!(is_one_pass(&draw(sampler, &scores, 3, &|_| false)), "every third epoch is full");
     }
-    let owned: Vec<u32> = (0..samples).collect();
-    let outlook = |epoch| Outlook {
-        owned: &owned,
-        samples,
-        epoch,
-        seed: 6,
-        rank: 0,
-        world_size: 1,
-        scores: &scores,
-        resident: &|_| false,
+}
+
+/// One pass, in which no sample comes twice: of 1 in 2, 3 in 4 and 1 in 4 samples. InfoBatch's weights sum to the
+/// dataset, the others' are 1.
+#[test]
+fn short_epochs_are_one_pass_as_published() {
+    let samples = 20_000;
+    let mut scores = ScoreTable::new(samples as usize, 0.0);
+    (0..samples).for_each(|id| _ = scores.record(id, id as f32, 0));
+    let iis = Iis { short: true, ..Default::default() };
+    let infobatch = InfoBatch { short: true, epochs: Some(8), ..Default::default() };
+    let selective = Selective { short: true, ..Default::default() };
+    let all: [(&dyn Sampler, f64, u64); 3] = [(&iis, 0.5, 0), (&infobatch, 0.75, 7), (&selective, 0.25, 0)];
+    for (sampler, part, full) in all {
+        assert!(sampler.is_short() && is_one_pass(&draw(sampler, &scores, full, &|_| false)));
+        let Order { mut ids, weights } = draw(sampler, &scores, 5, &|_| false);
+        let (expected, name) = (part * f64::from(samples), sampler.name());
+        assert!((ids.len() as f64 - expected).abs() < 400.0, "{name}: {} kept of {samples}", ids.len());
+        assert!(!ids.is_sorted() && weights.len() == ids.len(), "{name}");
+        if name == "infobatch" {
+            let weight = |id: u32| if id < samples / 2 { 2.0 } else { 1.0 };
+            assert!(ids.iter().zip(&weights).all(|(&id, &of)| of == weight(id)));
+        } else {
+            assert!(sampler.biased() && weights.iter().all(|&weight| weight == 1.0), "{name}");
+        }
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), weights.len(), "{name}");
+    }
+}
+
+#[test]
+fn a_replay_ends_short_epochs_early_too() {
+    let run = |ranks| ClosedLoop {
+        sampler: SamplerSettings::Selective(Selective { short: true, ..Default::default() }),
+        policy: lossfeed::policy::find("importance").unwrap(),
+        capacity: (0.2, 200),
+        epochs: 3,
+        batch: 64,
+        ranks,
+        seed: 1,
+        losses: Losses::Planted { samples: 1000, decay: 5.0 },
+        noise: false,
+        costs: None,
+        watch: None,
     };
-    let pass = iis.pass(&outlook(7));
-    assert!((pass.len() as f64 - f64::from(samples) / 2.0).abs() < 400.0, "{} kept of {samples}", pass.len());
-    assert_eq!(iis.pass(&outlook(6)).len(), samples as usize);
+    let (found, _) = closed_loop(&run(1)).unwrap();
+    let asked: Vec<u64> = found.epochs.iter().map(|epoch| epoch.hits + epoch.misses).collect();
+    assert!(asked[0] == 1000 && asked[1..].iter().all(|&asked| (150..350).contains(&asked)), "{asked:?}");
+    assert!(closed_loop(&run(2)).unwrap_err().to_string().contains("give one rank"));
 }
 
 #[test]

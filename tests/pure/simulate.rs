@@ -3,7 +3,8 @@
 use lossfeed::jobs::{Cluster, Dataset, HitCurve, Job, Resources, cache_for};
 use lossfeed::random::{Purpose, generator, unit};
 use lossfeed_lab::cluster::{
-    CACHE_SYSTEMS, CacheSystem, Moment, ORDERS, Order, Ran, Reads, Rules, Submitted, Workload, lru_hits, simulate,
+    CACHE_SYSTEMS, CacheSystem, Moment, ORDERS, Order, OverTime, Ran, Reads, Rules, Submitted, Workload, lru_hits,
+    simulate,
 };
 use proptest::prelude::*;
 
@@ -181,10 +182,8 @@ fn in_steps(workload: &Workload, cache: CacheSystem, step: f64) -> Vec<f64> {
             plain(&jobs[j]).ideal_bytes_per_s * (1.0 - plain(&jobs[j]).hits.at(lives[j].effective))
         };
         let mut turns = running.clone();
-        if cache == CacheSystem::Static {
-            // A fair queue: who wants least is served first, from an equal part of what is left.
-            turns.sort_by(|&a, &b| wants(a, &lives).total_cmp(&wants(b, &lives)));
-        }
+        // A fair queue: who wants least is served first, from an equal part of what is left.
+        turns.sort_by(|&a, &b| wants(a, &lives).total_cmp(&wants(b, &lives)));
         for (served, &j) in turns.iter().enumerate() {
             let Reads { dataset, ideal_bytes_per_s: ideal, hits } = plain(&jobs[j]);
             if filled[dataset] > target[dataset] {
@@ -192,8 +191,7 @@ fn in_steps(workload: &Workload, cache: CacheSystem, step: f64) -> Vec<f64> {
                 filled[dataset] = target[dataset];
             }
             let missed = 1.0 - hits.at(lives[j].effective);
-            let most = if cache == CacheSystem::Static { link / (turns.len() - served) as f64 } else { link };
-            let given = (ideal * missed).min(most);
+            let given = (ideal * missed).min(link / (turns.len() - served) as f64);
             link -= given;
             let rate = if missed > 0.0 { ideal.min(given / missed) } else { ideal };
             let before = (lives[j].read / workload.datasets()[dataset].bytes).floor();
@@ -289,6 +287,36 @@ fn each_system_caches_what_it_says() {
         assert!(first.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-9), "{cache:?}: {first:?}");
     }
     assert!((lru_hits(0.2) - 0.0215).abs() < 1e-4 && lru_hits(0.0) == 0.0 && lru_hits(1.0) == 1.0);
+}
+
+/// Two jobs that want twice the link, without a cache: one after the other only where the system is named so, and then
+/// the second has nothing for half of the time.
+#[test]
+fn the_link_is_shared_alike_unless_the_system_is_named_in_order() {
+    let one = |dataset| submitted(0.0, 1, 10.0, reads(dataset, 10.0, HitCurve::uniform(100.0).unwrap()));
+    let workload = Workload::new(2, resources(0.0, 10.0), vec![dataset(100.0); 2], vec![one(0), one(1)]).unwrap();
+    for (cache, order, ends, fair) in [
+        (CacheSystem::Silod, Order::Fifo, [20.0, 20.0], 1.0),
+        (CacheSystem::Curves, Order::Sjf, [20.0, 20.0], 1.0),
+        (CacheSystem::SilodInOrder, Order::Fifo, [10.0, 20.0], 0.5),
+        (CacheSystem::SilodInOrder, Order::MaxMin, [20.0, 20.0], 1.0),
+    ] {
+        let mut means = OverTime::default();
+        let found = simulate(&workload, Rules { order, cache }, |moment| means.add(&workload, moment)).unwrap();
+        assert!(found.iter().zip(ends).all(|(ran, end)| (ran.ended_s - end).abs() < 1e-9), "{cache:?}: {found:?}");
+        assert!((means.fairness() - fair).abs() < 1e-9, "{cache:?}: {means:?}");
+    }
+}
+
+/// One job, four epochs: what is cached in the first can be hit in the others.
+#[test]
+fn an_epochs_bytes_are_effective_from_the_next_on() {
+    let job = submitted(0.0, 1, 40.0, reads(0, 10.0, HitCurve::uniform(100.0).unwrap()));
+    let workload = Workload::new(1, resources(50.0, 100.0), vec![dataset(100.0)], vec![job]).unwrap();
+    let mut means = OverTime::default();
+    let rules = Rules { order: Order::Fifo, cache: CacheSystem::Silod };
+    simulate(&workload, rules, |moment| means.add(&workload, moment)).unwrap();
+    assert!((means.effective() - 0.75).abs() < 1e-9 && (means.fairness() - 1.0).abs() < 1e-9, "{means:?}");
 }
 
 #[test]

@@ -68,7 +68,7 @@ CASES = [
     ('lf.Scores(64, sampler="unifrom")', "SettingsError", "sampler 'unifrom' is unknown (did you mean 'uniform'?): use uniform,"),
     ('lf.Scores(64, sampler=[1, 2])', "SettingsError", "sampler=list is your own order: give it to your loader, and score by ids"),
     ('lf.Scores(64, sampler="echo")', "SettingsError", 'sampler="echo" trains from the cache: give cache='),
-    ('lf.Scores(64, score="acc")', "SettingsError", "score='acc' is unknown: use gradient_norm, loss, entropy or batch_rank"),
+    ('lf.Scores(64, score="acc")', "SettingsError", "score='acc' is unknown: use gradient_norm, loss, entropy, batch_rank or batch"),
     ('lf.Scores(64, seed=-1)', "SettingsError", "seed=-1 must be 0 to 18446744073709551615"),
     ('lf.Scores(10**15)', "MemoryLimitError", "samples=1000000000000000: their ids, scores and orders do not fit into"),
     ('list(scores.beside([1]))', "UsageError", "list delivered a batch that these scores did not draw: make it with these"),

@@ -173,3 +173,17 @@ def test_what_looks_at_a_ranks_own_cache_is_refused(numbers, sampler):
 def test_another_word_is_refused(numbers):
     with pytest.raises(lf.SettingsError, match="ranks='all' is unknown: use own or exchange"):
         lf.Loader(numbers, 8, ranks="all")
+
+
+def test_short_epochs_are_trimmed_to_equal_steps_of_all_ranks(tmp_path):
+    body = """
+    short = loader(sampler={"name": "selective", "stale": 100, "short": True})
+    for number in range(4):
+        rows = epoch(short, number)
+        print([number, short.stats()["batches_per_epoch"], [id for id, _ in rows]])
+    """
+    one, other = run_two(tmp_path, body)
+    for (number, steps, ids), (_, other_steps, other_ids) in zip(one, other, strict=True):
+        assert steps == other_steps and len(ids) == len(other_ids)
+        assert not set(ids) & set(other_ids) and len({*ids, *other_ids}) == 2 * len(ids)
+        assert len(ids) == 48 if number == 0 else 2 < len(ids) < 40

@@ -14,8 +14,10 @@ from lossfeed._loader.options import Options
 from lossfeed._loader.topics import Topic
 
 TOPICS = lf.Cache, lf.Sampling, lf.Reading
-#: The loader's keywords that no field has: former names, and the two that hold others.
-ALONE = {"record", "sampling", "reading"}
+#: The loader's keywords that no field has: another name of one, and the two that hold others.
+ALONE = {"record", "scores", "sampling", "reading"}
+#: Fields that only their topic has.
+OF_TOPICS = {"share"}
 
 
 def defaults():
@@ -24,6 +26,8 @@ def defaults():
     for field in dataclasses.fields(Options):
         topic = field.default if isinstance(field.default, Topic) else None
         for one in dataclasses.fields(topic) if topic is not None else [field]:
+            if one.name in OF_TOPICS:
+                continue
             found[topic.LOADERS.get(one.name, one.name) if topic is not None else one.name] = one.default
     return found
 

@@ -400,3 +400,58 @@ def test_a_forked_child_and_a_closed_loader_are_refused_and_do_not_hang(dataset)
     loader.close()
     with pytest.raises(lf.UsageError, match="closed"):
         next(iter(loader))
+
+
+SHORT = [{"name": "iis", "warm_up": 1, "reuse": 100}, {"name": "infobatch"}, {"name": "selective", "stale": 100}]
+
+
+def short_loader(sampler, **settings):
+    ids = np.arange(400)
+    usual = {"num_workers": 0, "seed": 3, "score": "loss", "framework": "numpy", "stats": False}
+    return lf.Loader((ids.astype(np.float32), ids), 16, sampler={**sampler, "short": True}, **{**usual, **settings})
+
+
+def scored(loader, epoch, most=None):
+    """The ids of each batch of an epoch; a sample's loss is its id."""
+    loader.set_epoch(epoch)
+    batches = []
+    for batch in loader:
+        batches.append(np.asarray(batch.ids).tolist())
+        loader.score_losses(np.asarray(batch.ids).astype(np.float32) + 1, batch)
+        if len(batches) == most:
+            break
+    return batches
+
+
+@pytest.mark.parametrize("sampler", SHORT, ids=lambda sampler: sampler["name"])
+def test_a_short_epoch_ends_early_and_goes_on_from_its_state(sampler):
+    loader = short_loader(sampler)
+    assert len(loader) == 25 and sum(map(len, scored(loader, 0))) == 400
+    whole = scored(loader, 1)
+    ids = sum(whole, [])
+    assert 60 < len(ids) < 340 and len(set(ids)) == len(ids)
+    assert loader.stats()["batches_per_epoch"] == len(whole) == -(-len(ids) // 16)
+    assert all(len(batch) == 16 for batch in whole[:-1])
+    first, second = short_loader(sampler), short_loader(sampler)
+    scored(first, 0)
+    begun = scored(first, 1, most=3)
+    second.load_state_dict(first.state_dict())
+    rest = [np.asarray(batch.ids).tolist() for batch in second]
+    assert begun + rest == whole
+    dropped = short_loader(sampler, drop_last=True)
+    scored(dropped, 0)
+    assert scored(dropped, 1) == [batch for batch in whole if len(batch) == 16]
+
+
+def test_short_epochs_of_several_ranks_need_one_order():
+    with pytest.raises(ValueError, match='give ranks="exchange", or leave short out'):
+        short_loader(SHORT[0], rank=0, world_size=2)
+
+
+def test_a_short_epoch_under_way_is_no_other_ranks():
+    loader = short_loader(SHORT[2], ranks="exchange", rank=0, world_size=1)
+    scored(loader, 0)
+    scored(loader, 1, most=2)
+    other = short_loader(SHORT[2], ranks="exchange", rank=1, world_size=2)
+    with pytest.raises(ValueError, match="with short epochs only that rank can continue it: save states between epochs"):
+        other.load_state_dict(loader.state_dict())

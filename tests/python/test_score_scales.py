@@ -111,3 +111,24 @@ def test_a_state_without_scores_settles_nothing():
         assert measurement(used) == "loss"
         used.load_state_dict(state)
         assert measurement(used) == "gradient_norm"
+
+
+@pytest.mark.parametrize("word", [{"scores": "batch"}, {"score": "batch"}], ids=str)
+def test_a_batch_may_have_one_score_the_mean_of_its_losses(word):
+    data = (np.zeros((12, 2), np.float32), np.zeros(12, np.int64))
+    loader = lf.Loader(data, 4, shuffle=True, seed=1, smoothing=0.0, framework="numpy", num_workers=0, **word)
+    expected = {}
+    for batch in loader:
+        losses = np.asarray(batch.ids).astype(np.float32) ** 2
+        if not expected:
+            losses[1] = np.nan  # has no loss, so no score, and counts for none
+        loader.score_losses(losses, batch)
+        means = np.where(np.isnan(losses), np.nan, np.nanmean(losses))
+        expected |= zip(np.asarray(batch.ids).tolist(), means, strict=True)
+    found = np.asarray(loader.importance())
+    assert np.allclose(found, [expected[id] for id in range(12)], equal_nan=True) and len(np.unique(found)) == 4
+
+
+def test_one_score_for_a_batch_and_another_kind_are_refused():
+    with pytest.raises(lf.UsageError, match="batch's mean loss and score='loss' by another: remove one"):
+        lf.Loader((np.zeros((4, 2), np.float32), np.zeros(4)), 2, scores="batch", score="loss")

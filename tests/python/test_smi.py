@@ -124,14 +124,23 @@ class Terminal:
             if select.select([self.master], [], [], 1)[0]:
                 self.stream.feed(os.read(self.master, 65536))
 
+    def to_its_end(self):
+        """Everything the program writes. It is read as it comes: a terminal holds a few thousand characters."""
+        written, end = b"", time.monotonic() + 60
+        while (running := self.program.poll() is None) or select.select([self.master], [], [], 0)[0]:
+            assert time.monotonic() < end, written
+            if select.select([self.master], [], [], 0.05 if running else 0)[0]:
+                written += os.read(self.master, 65536)
+        return written.decode(errors="replace")
+
     def type(self, keys):
         os.write(self.master, keys.encode())
 
     def restored(self):
         """The program has ended: the terminal is as it was."""
-        code = self.program.wait(60)
+        self.last = self.to_its_end()
         assert termios.tcgetattr(self.slave) == self.before
-        return code
+        return self.program.returncode
 
 
 def test_keys_filter_sort_pause_export_and_explain(tmp_path):
@@ -163,7 +172,7 @@ def test_after_a_signal_the_terminal_is_as_it_was(number):
         assert termios.tcgetattr(terminal.slave) != terminal.before
         os.kill(terminal.program.pid, number)
         assert terminal.restored() == 0
-        assert b"\x1b[?1049l" in os.read(terminal.master, 1 << 20), "the screen from before is back"
+        assert "\x1b[?1049l" in terminal.last, "the screen from before is back"
 
 
 def test_a_reader_that_goes_away_ends_it_quietly_and_leaves_the_terminal_alone():
@@ -173,7 +182,7 @@ def test_a_reader_that_goes_away_ends_it_quietly_and_leaves_the_terminal_alone()
         assert os.read(read, 100)
         os.close(read)
         assert terminal.restored() == 0
-        assert not select.select([terminal.master], [], [], 0)[0], "nothing was written to the terminal"
+        assert not terminal.last, "nothing was written to the terminal"
 
 
 @pytest.mark.parametrize("columns", [60, 80])
@@ -181,10 +190,7 @@ def test_a_reader_that_goes_away_ends_it_quietly_and_leaves_the_terminal_alone()
 def test_no_word_is_broken_at_the_edge_of_a_narrow_terminal(command, columns):
     def words(columns):
         with Terminal(sys.executable, "-m", "lossfeed", *command.split(), rows=400, columns=columns) as terminal:
-            terminal.program.wait(60)
-            text = ""
-            while select.select([terminal.master], [], [], 0.2)[0]:
-                text += os.read(terminal.master, 65536).decode()
+            text = terminal.to_its_end()
         text = re.sub(r"\x1b\[[0-9;]*m", "", text)
         lines = text.splitlines()
         # A path may be longer than a line.

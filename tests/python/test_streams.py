@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import ChainDataset, DataLoader, IterableDataset, get_worker_info
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 import lossfeed as lf
 from lossfeed._loader import stage, streams
@@ -174,13 +175,13 @@ def test_every_keyword_that_cannot_apply_is_refused_by_its_name():
     right = {
         "shuffle": True, "cache": "1MiB", "cache_form": "decoded", "copy_path": "gathered", "policy": "lru", "sampler": "uniform",
         "score": "loss", "smoothing": 0.1, "ranks": "exchange", "score_file_every": 9.0, "on_error": "skip", "max_slots": 9,
-        "read_ahead": "1MiB", "frozen_augmentation": True,
+        "read_ahead": "1MiB", "frozen_augmentation": True, "scores": "batch",
     }  # fmt: skip
     # Two hold keywords of the others, and one is another's former name.
     held = {"sampling", "reading", "record"}
     for name in inspect.signature(lf.Loader).parameters.keys() - TAKEN - held:
         given = {name: right.get(name, "something")} | ({"score_file": "f"} if name == "score_file_every" else {})
-        said = "score_file" if name == "score_file_every" else name
+        said = {"score_file_every": "score_file", "scores": "score"}.get(name, name)
         with pytest.raises(lf.SettingsError, match=f"^{said}=.* is refused: Shared is a stream"):
             lf.Loader(Shared(), 4, **given)
     with pytest.raises(lf.SettingsError, match="^policy='lru' is refused: Shared is a stream"):
@@ -313,6 +314,27 @@ def test_batches_are_staged_by_a_thread_unless_this_process_reads_the_stream(mon
         taken = list(itertools.islice(loader, stop))
         assert plain(taken) == [[*batch, by] for batch in plain(DataLoader(Shared(), 4))[:stop]]
     loader.close()
+
+
+def test_a_pass_that_was_dropped_takes_no_batch_of_the_next_from_the_same_workers(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for module in (stage, streams):
+        monkeypatch.setattr(module, "Mover", Moved)
+    threads, taken = [], _BaseDataLoaderIter.__next__
+
+    def late(self):
+        """The first thread is about to take a batch for longer than any other."""
+        one = threading.current_thread()
+        threads.extend([one] if one not in threads else [])
+        time.sleep(0.3 if one is threads[0] else 0.1)
+        return taken(self)
+
+    monkeypatch.setattr(_BaseDataLoaderIter, "__next__", late)
+    with lf.Loader(Shared(), 4, num_workers=1, device="cuda", persistent_workers=True) as loader:
+        next(iter(loader))
+        passed = [batch[:2] for batch in plain(loader)]
+    monkeypatch.undo()
+    assert passed == plain(DataLoader(Shared(), 4)) and len(threads) == 2
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -56,7 +56,14 @@ fn index(args: &IndexArgs) -> Result<Report> {
     let again_s = started.elapsed().as_secs_f64();
     let samples = source.len();
     let bytes = (0..samples as u32).map(|id| source.size(id).expected.unwrap_or(0)).sum();
-    Ok(Report { source: source.facts().description, samples, classes: source.classes().len(), bytes, seconds, again_s })
+    Ok(Report {
+        source: source.facts().description.clone(),
+        samples,
+        classes: source.classes().len(),
+        bytes,
+        seconds,
+        again_s,
+    })
 }
 
 /// Opening a dataset goes on without a folder for its index; here the index is what was asked for.

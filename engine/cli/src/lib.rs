@@ -29,6 +29,7 @@ mod forms;
 #[cfg(feature = "engine")]
 mod index;
 mod manual;
+mod node;
 #[cfg(feature = "engine")]
 mod pack;
 mod progress;
@@ -66,6 +67,7 @@ pub fn run(args: &[OsString], train: &mut dyn FnMut(&TrainArgs) -> i32) -> i32 {
         args::Command::Check(options) => check::run(&options),
         args::Command::Replay(options) => replay::run(&options),
         args::Command::Allocate(options) => allocate::run(&options),
+        args::Command::Node(options) => node::run(&options.command),
         args::Command::Forms(options) => forms::run(&options),
         args::Command::Completions { shell } => manual::completions(shell),
         args::Command::Man { dir } => manual::pages(&dir),

@@ -2,8 +2,8 @@
 //!
 //! Each has a block of it: a count of its steps, which are what it has written or given up, a pulse, and the keys that
 //! it is fetching. A process holds its block by a lock on a range of the file, which the system lets go of when the
-//! process dies. Another such lock is held while keys are claimed, so that two processes never claim one at a time; they
-//! do, at worst, while a process is stopped that has it.
+//! process dies. Another such lock is held while keys are claimed, so that two processes never claim the same one.
+//! Where a process was stopped with that lock the others claim without it, and two may.
 //!
 //! All of it is advice. A file that cannot be had, that is damaged or full, and a process that is stopped or slow, cost
 //! fetches that are made twice, and a bounded time.
@@ -166,7 +166,6 @@ impl Claims {
     /// A process that was stopped with it keeps it: then two may claim the same in the moment of a look, no more.
     pub(crate) fn look(&mut self, now: Instant) -> Others {
         if self.resting_until.is_none_or(|until| now >= until) {
-            self.resting_until = None;
             let mut tries = 0..LOCK_TRIES;
             while !self.table.set(libc::F_WRLCK, LOCKS) {
                 if tries.next().is_none() {

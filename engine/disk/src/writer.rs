@@ -196,8 +196,8 @@ impl Writer {
             self.end();
         }
         // What was queued before the last try to begin a segment is declined with it. A try for each would walk the
-        // folder for each. Where another process holds the lock it would wait for each, and a drop of the tier for all of
-        // them.
+        // folder for each. Where another process holds the lock it would wait for each, and a drop of the tier would
+        // wait for all of them.
         if self.active.is_none() && !self.shared.off.load(Relaxed) && !self.shared.declines() {
             self.begin();
         }

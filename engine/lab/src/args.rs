@@ -86,7 +86,8 @@ pub(crate) struct JobsArgs {
     /// Which job comes first, comma-separated: fifo, sjf, max-min
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = order, default_values = ["fifo", "sjf", "max-min"], hide_default_value = true)]
     pub(crate) order: Vec<Order>,
-    /// What is cached, comma-separated: lru, static (CoorDL), quiver, silod, ours
+    /// Cache systems, comma-separated: lru, static (CoorDL), quiver, silod, ours, silod-in-order (not SiloD's: the
+    /// first job in line gets the link)
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = cache_system, default_values = ["lru", "static", "quiver", "silod", "ours"], hide_default_value = true)]
     pub(crate) cache: Vec<CacheSystem>,
     /// GPUs in the cluster
@@ -101,6 +102,12 @@ pub(crate) struct JobsArgs {
     /// The part of the jobs that choose samples by scores, and hit more than what is cached of their dataset
     #[arg(long, value_name = "PART", default_value = "0.5", value_parser = fraction)]
     pub(crate) scored: f64,
+    /// The part of the jobs that share one copy of their dataset, instead of one for each
+    #[arg(long, value_name = "PART", default_value = "0", value_parser = fraction)]
+    pub(crate) shared: f64,
+    /// Speed of the GPUs, as a multiple of the trace's
+    #[arg(long, value_name = "TIMES", default_value = "1", value_parser = times)]
+    pub(crate) gpu_speed: f64,
     /// Which job reads what is drawn by it
     #[arg(long, value_name = "N", default_value = "0")]
     pub(crate) seed: u64,
@@ -116,6 +123,9 @@ pub(crate) struct PapersArgs {
     /// NAME.trace
     #[arg(long, value_name = "FOLDER")]
     pub(crate) gavel: Option<PathBuf>,
+    /// DLCache's 24,000 workloads, instead of 5 orders of jobs for each of its 480 settings
+    #[arg(long)]
+    pub(crate) whole: bool,
     /// One JSON document instead of lines
     #[arg(long)]
     pub(crate) json: bool,
@@ -123,6 +133,13 @@ pub(crate) struct PapersArgs {
 
 fn first(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|&jobs| jobs > 0).ok_or_else(|| "give a whole number above 0".to_owned())
+}
+
+fn times(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|&times: &f64| times.is_finite() && times > 0.0)
+        .ok_or_else(|| "give a number above 0".to_owned())
 }
 
 fn order(text: &str) -> Result<Order, String> {

@@ -32,7 +32,7 @@ mod wrap;
 
 pub use decode::{Decoder, ImageMode, MAX_PIXELS, Resize, Scratch, ending_of, endings};
 pub use format::{Arrays, Column, Labels, Place, Records, Values, open_table};
-pub use options::{DiskTier, OnShard, OpenOptions, PoolTier, Throttle};
+pub use options::{DiskTier, NodeTier, OnShard, OpenOptions, PoolTier, Throttle};
 pub use place::{SCHEMES, Scheme, files_below, open, open_in};
 pub use sample::{
     CircuitNumbers, Counted, Decisions, Facts, Fields, Fingerprint, Form, LimitBy, Link, News, Payload, Piece,
@@ -40,7 +40,7 @@ pub use sample::{
 };
 pub use shown::without_secrets;
 pub use stop::Stop;
-pub use wrap::{Concat, Subset};
+pub use wrap::{Concat, Subset, on_node};
 
 // For the engine. They change without notice.
 #[doc(hidden)]

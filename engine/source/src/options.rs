@@ -1,5 +1,6 @@
 //! How a dataset is opened and read.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -112,6 +113,19 @@ pub struct DiskTier {
     pub folder: PathBuf,
     /// What all of them together may take there: 64 MiB to 2 TiB.
     pub bytes: u64,
+}
+
+/// The node cache: one copy of fetched samples for all processes of this user on this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeTier {
+    /// Folders for its socket, best first.
+    pub folders: Vec<PathBuf>,
+    /// Bytes for samples, if this process is the first one.
+    pub bytes: u64,
+    /// Starts its owner, with options after it.
+    pub command: Vec<OsString>,
+    /// The job's name.
+    pub job: String,
 }
 
 /// A pool on a Redis or Valkey server or cluster.

@@ -5,7 +5,7 @@ use crate::journal::{Event, Limits, Recording};
 use crate::loader::Next;
 use crate::settings::{OnError, Settings};
 use crate::source::{
-    Concat, Decisions, Form, ImageMode, OpenOptions, Payload, Piece, Place, Records, Source, Subset, Traffic, open,
+    Concat, Facts, ImageMode, News, OpenOptions, Payload, Place, Records, Size, Source, Subset, Traffic, open,
 };
 use crate::tune::decided::Requests;
 use crate::types::{Dtype, SampleId, TensorSpec};

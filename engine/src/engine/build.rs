@@ -22,7 +22,7 @@ use crate::process::Process;
 use crate::sampler::{self, Batches, Block, Blocks, Circumstances, EpochSize, Pace, Sampler, SamplerSettings};
 use crate::scoring::Scale;
 use crate::settings::{CacheForm, CopyPath, ImageSteps, OnError, Settings};
-use crate::source::{Decisions, News, Source};
+use crate::source::{Decisions, News, NodeTier, Source, on_node};
 use crate::staging::{BatchLayout, SlotPool};
 use crate::stats::{Counters, Identity, Publisher};
 use crate::tune::lead::Lead;
@@ -144,7 +144,7 @@ struct Checked {
 }
 
 impl Checked {
-    fn new(dataset: Dataset, settings: Settings, left: Left) -> Result<Self> {
+    fn new(mut dataset: Dataset, settings: Settings, left: Left) -> Result<Self> {
         // Asked of the system once, and not again for every batch.
         let settings = settings.with_processors();
         let samples = dataset.source.len();
@@ -168,6 +168,15 @@ impl Checked {
             transformed: steps.any(),
             scattered: dataset.source.form().tailed() || layout.fields().len() != 1,
         };
+        if let Some(node) = &settings.node {
+            let node = NodeTier {
+                folders: lossfeed_stats::candidates(),
+                bytes: node.bytes,
+                command: node.command.iter().map(Into::into).collect(),
+                job: settings.job.clone().unwrap_or_else(|| "lossfeed".into()),
+            };
+            dataset.source = on_node(dataset.source, &node)?;
+        }
         let copy_path = copy_cost::settled_on(&settings, &obstacles, gpu.as_ref())?;
         Ok(Self { dataset, settings, sampler, batches, steps, layout, records, device, gpu, left, copy_path })
     }

@@ -9,7 +9,7 @@ use crate::sampler::{SamplerSettings, Uniform};
 use crate::settings::Settings;
 use crate::source::{Facts, ImageMode, Payload, Size, Source, Traffic};
 use crate::tune::lead::Why;
-use crate::types::{SampleId, TensorSpec};
+use crate::types::SampleId;
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! An epoch's order, shown without beginning it.
 
 use super::Engine;
-use crate::control::{Cut, Plan};
+use crate::control::Plan;
 use crate::error::{Error, Result};
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl Engine {
         let restored = clock.resume.as_ref().filter(|c| c.header.epoch == epoch);
         let (order, cut) = match restored.map(|c| self.restored_plan(c)).transpose()? {
             Some((Some(order), cut)) => (Arc::new(order), cut),
-            _ => (self.feed.cache.draw(epoch)?, Cut::Even(self.batches)),
+            _ => self.drawn(epoch)?,
         };
         Ok(Plan { epoch, order, cut, behind: Vec::new() })
     }

@@ -58,6 +58,13 @@ impl Engine {
             let own = if states.len() > 1 { rank as usize } else { 0 };
             return Ok(Taken { state: states.swap_remove(own), note: None });
         }
+        if self.settings.sampler.is_short() && states.iter().any(|state| state.header.delivered > 0) {
+            return Err(Error::settings(format!(
+                "the state is of rank {one} of {ranks} in mid-epoch, and with short epochs only that rank can continue \
+                 it: save states between epochs, or begin with set_epoch({})",
+                states[0].header.epoch.saturating_add(1)
+            )));
+        }
         let policies = [self.policy_name, states[0].header.identity.get("policy").map_or("", String::as_str)];
         let substitutes = |name: &&str| policy::find(name).is_ok_and(|p| p.needs.contains(Needs::SUBSTITUTES));
         let mut free: Vec<&str> = OF_OTHER_RANKS.to_vec();

@@ -127,7 +127,7 @@ impl Engine {
         if let Some(part) = &state.header.part {
             return Ok(Cut::At(part.dealt(s.batch_size, s.drop_last, s.rank, s.world_size)?.ends()));
         }
-        if s.sampler.given().is_none() {
+        if s.sampler.given().is_none() && !s.sampler.is_short() {
             return Ok(Cut::Even(self.batches));
         }
         let by_size = |draws| Given::ends(draws, s.batch_size, s.drop_last);

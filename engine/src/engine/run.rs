@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::loader::checkpoint::{Checkpoint, WeightUse};
 use crate::loader::{Batch, Iteration, Next};
 use crate::sampler::{self, Given, Order, Part};
+use crate::source::News;
 use crate::types::TensorSpec;
 use lossfeed_sync::Mutex;
 use std::sync::Arc;
@@ -165,6 +166,13 @@ impl Engine {
         Ok(ids.into_iter().map(i64::from).collect())
     }
 
+    /// The order of an epoch, and its cut.
+    pub(super) fn drawn(&self, epoch: u64) -> Result<(Arc<Order>, Cut)> {
+        let (order, s) = (self.feed.cache.draw(epoch)?, &self.settings);
+        let cut = Cut::of(&order, s.sampler.is_short(), self.batches, s.batch_size, s.drop_last);
+        Ok((order, cut))
+    }
+
     fn start(&self, handed: Option<(Order, Cut)>) -> Result<u64> {
         self.usable()?;
         let mut clock = self.clock.lock();
@@ -193,10 +201,11 @@ impl Engine {
         self.tune_epoch(epoch, anew)?;
         let (order, cut) = match stored.or(handed) {
             Some((order, cut)) => (Arc::new(order), cut),
-            None => (self.feed.cache.draw(epoch)?, Cut::Even(self.batches)),
+            None => self.drawn(epoch)?,
         };
-        // A pool keeps what this epoch draws often.
-        if self.feed.source.counted().pool.is_some() && self.feed.cache.adaptive() {
+        // A pool and the node cache keep what this epoch draws often.
+        let tiers = self.feed.source.counted();
+        if (tiers.pool.is_some() || tiers.node.is_some()) && self.feed.cache.adaptive() {
             let snapshot = self.feed.cache.snapshot();
             self.feed.source.tell(News::Importances(&self.run_name(), snapshot.scores().as_slice()));
         }

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::sampler::{Block, Echo, Replay, SamplerSettings};
 use crate::settings::Settings;
 use crate::source::{Facts, ImageMode, Link, Payload, Size, Source, Traffic};
-use crate::types::{SampleId, TensorSpec};
+use crate::types::SampleId;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -42,10 +42,11 @@ impl Counted {
             waited_us: of(&counters.wait_source_us_total),
             rows: of(&counters.samples_total),
             fetched: of(&counters.fetched_samples_total),
-            // Hits of the disk tier and of the pool cost nothing of a budget.
+            // Hits of the disk tier of the pool and of the node cache cost nothing of a budget.
             bytes: read
                 .saturating_sub(tiers.disk.map_or(0, |(disk, _)| disk.hit_bytes))
-                .saturating_sub(tiers.pool.map_or(0, |(pool, _)| pool.hit_bytes)),
+                .saturating_sub(tiers.pool.map_or(0, |(pool, _)| pool.hit_bytes))
+                .saturating_sub(tiers.node.map_or(0, |(node, _)| node.hit_bytes)),
         }
     }
 

@@ -6,7 +6,7 @@ use super::{Dataset, Engine};
 use crate::error::{ErrorKind, Result};
 use crate::sampler::{Auto, Block, Echo, Replay, SamplerSettings};
 use crate::source::{Facts, ImageMode, Link, Payload, Size, Source, Traffic};
-use crate::types::{SampleId, TensorSpec};
+use crate::types::SampleId;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

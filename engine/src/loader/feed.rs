@@ -108,7 +108,7 @@ impl Feed {
         }
     }
 
-    /// As [`Source::doubt`]: of what was read ahead too.
+    /// See [`News::Doubtful`]: also of what was read ahead.
     pub(super) fn doubt(&self, ids: &[SampleId]) {
         self.source.tell(News::Doubtful(ids));
         if let Some(ahead) = &self.read_ahead {

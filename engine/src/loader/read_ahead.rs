@@ -413,7 +413,7 @@ impl ReadAhead {
         }
     }
 
-    /// As [`Source::doubt`].
+    /// See [`News::Doubtful`](crate::source::News::Doubtful).
     pub(super) fn doubt(&self, ids: &[SampleId]) {
         self.window.lock().doubt(ids);
         self.room.notify_all();

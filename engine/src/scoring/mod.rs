@@ -45,7 +45,7 @@ impl Measured<'_> {
 impl Measured<'_> {
     fn has(&self, kind: ScoreKind) -> bool {
         match kind {
-            ScoreKind::Loss | ScoreKind::BatchRank => true,
+            ScoreKind::Loss | ScoreKind::BatchRank | ScoreKind::Batch => true,
             ScoreKind::GradientNorm => self.grad_norm.is_some(),
             ScoreKind::Entropy => self.entropy.is_some(),
         }
@@ -207,11 +207,18 @@ fn record(
     measured: &Measured<'_>,
 ) -> usize {
     let rows = ids.len();
+    let counts = |row: &usize| measured.count[*row] >= 0 && measured.loss[*row].is_finite();
+    let batch_mean = || {
+        let losses = (0..rows).filter(counts).map(|row| f64::from(measured.loss[row]));
+        (losses.clone().sum::<f64>() / losses.count() as f64) as f32
+    };
+    let batch_mean = if matches!(value, Value::Of(ScoreKind::Batch)) { batch_mean() } else { f32::NAN };
     let of = |kind: ScoreKind, row: usize| match kind {
         ScoreKind::Loss => measured.loss[row],
         // A column that lacks was refused before; a row of none would be NaN, which is no score.
         ScoreKind::GradientNorm => measured.grad_norm.map_or(f32::NAN, |g| g[row]),
         ScoreKind::Entropy => measured.entropy.map_or(f32::NAN, |e| e[row]),
+        ScoreKind::Batch => batch_mean,
         ScoreKind::BatchRank => (measured.count[row] as f32 + RANK_OFFSET).ln(),
     };
     let mut negative = 0;

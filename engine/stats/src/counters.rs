@@ -82,7 +82,7 @@ pub struct Descriptor {
 impl Descriptor {
     /// What the values of a code mean, from the table of knobs; empty for other numbers.
     pub fn codes(&self) -> Vec<(u64, &'static str)> {
-        if matches!(self.name, "disk_circuit" | "pool_circuit") {
+        if matches!(self.name, "disk_circuit" | "pool_circuit" | "node_circuit") {
             return State::ALL.map(|state| (state.code(), state.words())).to_vec();
         }
         let knob = Knob::ALL.into_iter().find(|knob| knob.about().reason == self.name);
@@ -220,6 +220,17 @@ counters! {
     pool_declined_total: Counter, Samples;
     /// Samples that this run had put in the pool and that left it for more important ones.
     pool_evicted_total: Counter, Samples;
+    /// Samples that were read from the node cache, since the loader was made. They count as misses of the cache.
+    node_hits_total: Counter, Samples;
+    /// Their bytes.
+    node_hit_bytes_total: Counter, Bytes;
+    /// Samples that the node cache was asked for and did not have.
+    node_misses_total: Counter, Samples;
+    /// Samples that were asked of the node cache in vain: its owner failed, did not answer in time, or a checksum was
+    /// wrong.
+    node_failed_total: Counter, Samples;
+    /// Times that the node cache's circuit breaker opened: its owner failed, hung or was slower than the source.
+    node_opened_total: Counter, Changes;
     /// Scored batches at the time the score file was last written.
     score_file_step: Gauge, Steps;
     /// Failed attempts to write the score file: its disk is full, or another loader writes it.
@@ -336,6 +347,12 @@ counters! {
     pool_circuit: Gauge, Code;
     /// Reason of its last change. 0: no change yet.
     pool_circuit_reason: Gauge, Code;
+    /// State of the node cache's circuit breaker. Open: it is left out.
+    node_circuit: Gauge, Code;
+    /// Reason of its last change. 0: no change yet.
+    node_circuit_reason: Gauge, Code;
+    /// Bytes in the node cache, those of other datasets and processes included.
+    node_bytes: Gauge, Bytes;
     /// Bytes on the disk tier, those of other datasets and processes included.
     disk_bytes: Gauge, Bytes;
     /// The cache's limit in bytes.
@@ -450,49 +467,5 @@ impl Snapshot {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_distinct_and_each_finds_its_own_number() {
-        let counters = Counters::default();
-        Counters::add(&counters.hits_total, 3);
-        Counters::add(&counters.hits_total, 4);
-        Counters::set(&counters.score_age_steps, 5);
-        let snapshot = counters.snapshot();
-        assert_eq!((snapshot.get("hits_total"), snapshot.get("score_age_steps")), (Some(7), Some(5)));
-        assert_eq!(snapshot.get("misses_total"), Some(0));
-        assert_eq!(snapshot.get("no_such_number"), None);
-        assert_eq!(counters.named("hits_total").map(Counters::get), Some(7));
-        assert!(counters.named("no_such_number").is_none());
-        assert_eq!(snapshot.values.iter().sum::<u64>(), 12);
-        let distinct: std::collections::HashSet<_> = Counters::NAMES.iter().collect();
-        assert_eq!(distinct.len(), Counters::NAMES.len());
-        assert!(HISTORY.iter().all(|name| distinct.contains(name)));
-    }
-
-    #[test]
-    fn every_number_is_described_and_its_kind_is_that_of_its_name() {
-        assert_eq!(Counters::DESCRIPTORS.iter().map(|d| d.name).collect::<Vec<_>>(), Counters::NAMES);
-        for number in Counters::DESCRIPTORS {
-            let Descriptor { name, kind, unit, help } = number;
-            assert!(help.len() > 10 && help.ends_with('.') && !help.contains("  "), "{name}: {help:?}");
-            assert_eq!(*kind == Kind::Counter, name.ends_with("_total"), "{name}");
-            assert_eq!(*unit == Unit::Microseconds, name.contains("_us_"), "{name}");
-            assert_eq!(*unit == Unit::Bytes, name.contains("bytes"), "{name}");
-            assert!(!unit.name().is_empty());
-            assert_eq!(*unit == Unit::Code, !number.codes().is_empty(), "{name}: its values need meanings");
-        }
-    }
-
-    #[test]
-    fn a_renamed_number_is_found_by_its_old_name() {
-        let counters = Counters::default();
-        Counters::add(&counters.wait_decide_us_total, 9);
-        for (old, new) in RENAMED {
-            assert!(!Counters::NAMES.contains(&old) && Counters::NAMES.contains(&new), "{old}");
-            assert_eq!(counters.snapshot().get(old), counters.snapshot().get(new));
-        }
-        assert_eq!(counters.snapshot().get("wait_score_us_total"), Some(9));
-    }
-}
+#[path = "counters_tests.rs"]
+mod tests;

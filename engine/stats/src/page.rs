@@ -49,7 +49,7 @@ pub(super) const PAGE_BYTES_MAX: usize = 64 << 10;
 
 // Atomic words must not straddle a cache line.
 const _: () = assert!(LIVE_AT.is_multiple_of(8) && OWN.ring_at.is_multiple_of(8));
-const _: () = assert!(PAGE_BYTES <= 8192, "more than two blocks: a shorter ring, or fewer counters in it");
+const _: () = assert!(PAGE_BYTES <= 12288, "more than three blocks: a shorter ring, or fewer counters in it");
 
 const fn text_bytes(names: &[&str]) -> usize {
     let (mut bytes, mut k) = (0, 0);

@@ -15,12 +15,23 @@ def _train(options: dict[str, Any]) -> int:
     return train(options)
 
 
+def _detach() -> None:
+    """Leaves the process that started this one, with its terminal, folder and open files."""
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    os.chdir("/")
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+
+
 def main() -> int:
     """Runs the command line and returns its exit code."""
     program = os.path.basename(sys.argv[0])
     argv = sys.argv[1:]
     if program.startswith("lossfeed-smi"):
         argv = ["smi", *argv]
+    if argv[:2] == ["node", "serve"] and "--detach" in argv:
+        _detach()
     # What doctor examines is this interpreter, and not the first one on PATH.
     if sys.executable:
         os.environ.setdefault("LOSSFEED_PYTHON", sys.executable)

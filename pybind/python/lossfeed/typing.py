@@ -3,6 +3,7 @@
 from ._base.literals import (
     Augment,
     CacheForm,
+    CacheShare,
     CopyPath,
     Framework,
     Join,
@@ -26,6 +27,7 @@ from ._base.literals import (
 __all__ = [
     "Augment",
     "CacheForm",
+    "CacheShare",
     "CopyPath",
     "Framework",
     "Join",

@@ -172,7 +172,7 @@ fn refusal(page: &JobPage) -> Option<&'static str> {
 
 /// Fetches that the disk tier and the pool answered, and not the link.
 fn tier_hits(number: &impl Fn(&str) -> u64) -> u64 {
-    number("disk_hits_total") + number("pool_hits_total")
+    number("disk_hits_total") + number("pool_hits_total") + number("node_hits_total")
 }
 
 /// Samples that the training computes in a second of its own time, lately.

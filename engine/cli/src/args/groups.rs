@@ -6,7 +6,7 @@ use super::Command;
 use crate::term;
 
 const GROUPS: [(&str, &[&str]); 5] = [
-    ("Watch a run", &["why", "check", "smi", "exporter", "doctor"]),
+    ("Watch a run", &["why", "check", "smi", "node", "exporter", "doctor"]),
     ("Prepare data", &["pack", "index"]),
     ("Compare samplers and caches", &["train", "replay"]),
     ("Plan a cluster", &["allocate", "forms"]),

@@ -4,6 +4,7 @@ mod allocate;
 #[cfg(feature = "engine")]
 mod data;
 mod groups;
+mod node;
 mod replay;
 mod smi;
 mod train;
@@ -15,6 +16,7 @@ use clap::{Parser, Subcommand};
 pub use allocate::{AllocateArgs, FormsArgs, Sharing};
 #[cfg(feature = "engine")]
 pub use data::{IndexArgs, PackArgs};
+pub use node::{NodeArgs, NodeCommand};
 pub use replay::{ReplayArgs, policies_help};
 #[cfg(feature = "engine")]
 pub use smi::ExporterArgs;
@@ -41,6 +43,8 @@ pub enum Command {
     /// Show GPUs, running jobs and why each waits: one table and exit
     #[command(after_long_help = crate::smi::legend(), subcommand_help_heading = "Views")]
     Smi(SmiArgs),
+    /// Show the cache that this machine's jobs share, drop a dataset of it, limit a job
+    Node(NodeArgs),
     /// Serve the numbers of running engines to Prometheus, as OpenMetrics over HTTP
     #[cfg(feature = "engine")]
     Exporter(ExporterArgs),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use lossfeed::TensorSpec;
 use lossfeed::error::Result;
-use lossfeed::source::{Decoder, Form, ImageMode, Payload, Scratch, Source};
+use lossfeed::source::{Decoder, Facts, Form, ImageMode, Payload, Scratch, Size, Source, Traffic};
 use lossfeed::types::SampleId;
 
 use super::Check;

@@ -134,7 +134,7 @@ fn pack(args: &PackArgs) -> Result<Report> {
     let kept = kept.into_iter().collect::<Result<Vec<_>>>()?.into_iter().filter(|&known| known).count();
     let bytes = check(source, &labels, &shards, &args.folder)?;
     Ok(Report {
-        source: source.facts().description,
+        source: source.facts().description.clone(),
         fields: fields(source),
         folder: args.folder.display().to_string(),
         samples: source.len(),

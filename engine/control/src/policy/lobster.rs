@@ -20,9 +20,14 @@ pub(super) const ENTRY: Entry = Entry {
 /// farthest away, for a candidate with more uses or a nearer one; ties leave things as they are.
 ///
 /// The paper evicts a sample whose next use is more than 2I − h accesses away, I being the accesses of an epoch and h
-/// how far it has come: until there none is counted, so such a sample is the first to go. Departures: it goes when
-/// somebody wants its place, not at once; the paper orders by count and distance in two steps, which is one key here;
-/// and its other half, which gives threads to loading and to preprocessing, is no matter of the cache.
+/// how far it has come: until there none is counted, so such a sample is the first to go. Departures:
+/// 1. a sample goes when another wants its place, not at once;
+/// 2. uses are counted until the next epoch's end, the same 2I − h, and not until the end of training: a live run
+///    knows as many epochs ahead as it has ranks (decision 40);
+/// 3. count and distance, two steps in the paper, are one key;
+/// 4. a sample goes although no other node holds it: every rank has a cache of its own;
+/// 5. spare room prefetches nothing that the policy decides (decision 28);
+/// 6. threads for loading and preprocessing, its other half, are `num_workers="auto"`'s (decision 44).
 ///
 /// 9 bytes a sample, beside the [`NextUse`] that the ledger keeps for it; and about 20 for each sample that is used
 /// more than 32 times.

@@ -17,7 +17,8 @@ pub(super) const ENTRY: Entry = Entry {
 /// (remembered in the score table, the *ghost*) is at least the least resident's, by (score, id).
 ///
 /// As the paper has it: ≥, not the authors' code's strict > on (score, frequency), so an equal newcomer enters. A
-/// sample that enters an empty place unseen starts at 0. 4½ bytes a sample.
+/// sample that enters an empty place unseen starts at 0. Departure: the paper's cache is one pool of all nodes; here
+/// each rank has its own, and `lf.open(pool=)` is the pool. 4½ bytes a sample.
 #[derive(Debug)]
 struct Shade {
     residents: PriorityQueue,

@@ -3,10 +3,11 @@
 //! As published, a pass keeps a sample with chance percentile^β, its loss's percentile among the last 1,024 met (the
 //! rule of Selective-Backprop, applied to losses of earlier epochs). The first `warm_up` epochs and every `reuse`-th
 //! are full, and no weight corrects what is left out. The public code has β = 1, and on its command line values with
-//! which no sample is ever passed over (`reuse` 1). Departures, of which `corrected: false` undoes the last two:
+//! which no sample is ever passed over (`reuse` 1). Departures, of which `corrected: false` undoes the last two, and
+//! `short: true` all but the second:
 //! 1. an epoch is as long as any other, so that ranks step alike and trainings compare at equal steps: where the paper
 //!    saves steps, this walks on and meets the hard samples again, or draws by the same chances where it would take
-//!    more than 128 passes. [`Iis::pass`] is one pass;
+//!    more than 128 passes;
 //! 2. percentiles are among all of the rank's samples;
 //! 3. draws are made by systematic resampling: each sample comes as often as its chance says, rounded up or down;
 //! 4. weights W/(N q) undo the tilt, and a floor keeps every chance above 0, so that the mean is unbiased.
@@ -16,7 +17,6 @@ use serde::{Deserialize, Serialize};
 use super::percentile::{Passes, percentiles};
 use super::{Order, Outlook, Sampler, tilt};
 use crate::error::{Error, Result};
-use crate::types::SampleId;
 
 /// q ∝ floor + (1 − floor) × percentile^β, in epochs that are not full; weights W/(N q).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -33,11 +33,13 @@ pub struct Iis {
     pub floor: f32,
     /// Weigh the draws so that the mean is unbiased. Default true; false is what was published.
     pub corrected: bool,
+    /// End the epoch after one pass, as published: fewer steps, no sample twice, no weights. Default false.
+    pub short: bool,
 }
 
 impl Default for Iis {
     fn default() -> Self {
-        Self { beta: 1.0, warm_up: 5, reuse: 3, floor: 0.1, corrected: true }
+        Self { beta: 1.0, warm_up: 5, reuse: 3, floor: 0.1, corrected: true, short: false }
     }
 }
 
@@ -47,13 +49,6 @@ impl Iis {
     }
     fn is_full(&self, epoch: u64) -> bool {
         epoch < self.warm_up || epoch.is_multiple_of(self.reuse)
-    }
-    /// One pass as published: who is fetched, fewer than the rank owns in an epoch that is not full.
-    pub fn pass(&self, outlook: &Outlook<'_>) -> Vec<SampleId> {
-        if self.is_full(outlook.epoch) {
-            return tilt::first_pass(outlook).ids;
-        }
-        self.passes().one(outlook)
     }
 }
 
@@ -73,11 +68,17 @@ impl Sampler for Iis {
         Ok(())
     }
     fn biased(&self) -> bool {
-        !self.corrected
+        !self.corrected || self.short
+    }
+    fn is_short(&self) -> bool {
+        self.short
     }
     fn draw(&self, outlook: &Outlook<'_>) -> Result<Order> {
         if self.is_full(outlook.epoch) {
             return Ok(tilt::first_pass(outlook));
+        }
+        if self.short {
+            return Ok(Order::unweighted(self.passes().one(outlook)));
         }
         if !self.corrected {
             return Ok(self.passes().epoch(outlook));

@@ -4,11 +4,11 @@
 //! Departures: an epoch is as long as any other. Where the paper saves steps, all samples come more often here, in the
 //! proportion that it gives them. Weights are then the paper's (1/(1 − r) for the easy ones, 1 for the hard ones) times
 //! the mean chance, so that they average 1 and the learning rate means the same. Which of the easy ones come is drawn
-//! by systematic resampling.
+//! by systematic resampling. `short: true` undoes all of this.
 
 use serde::{Deserialize, Serialize};
 
-use super::{Order, Outlook, Sampler, tilt};
+use super::{Order, Outlook, Sampler, percentile, tilt};
 use crate::error::{Error, Result};
 use crate::index::Standing;
 
@@ -22,11 +22,14 @@ pub struct InfoBatch {
     pub epochs: Option<u64>,
     /// The part of the epochs after which they are full, in [0, 1]. Default 0.875.
     pub delta: f64,
+    /// End the epoch after one pass, as published: fewer steps, no sample twice, weights 1/(1 − ratio) and 1. Of the
+    /// whole epoch then the sum is unbiased, and not the mean. Default false.
+    pub short: bool,
 }
 
 impl Default for InfoBatch {
     fn default() -> Self {
-        Self { ratio: 0.5, epochs: None, delta: 0.875 }
+        Self { ratio: 0.5, epochs: None, delta: 0.875, short: false }
     }
 }
 
@@ -42,6 +45,9 @@ impl Sampler for InfoBatch {
     }
     fn looks_at_residents(&self) -> bool {
         false
+    }
+    fn is_short(&self) -> bool {
+        self.short
     }
     fn check(&self) -> Result<()> {
         if !(0.0..1.0).contains(&self.ratio) {
@@ -70,6 +76,9 @@ impl Sampler for InfoBatch {
             _ => 1.0,
         };
         let chances: Vec<f32> = outlook.owned.iter().map(chance).collect();
+        if self.short {
+            return Ok(percentile::kept(outlook, chances));
+        }
         Ok(tilt::weighted_order(outlook, chances))
     }
 }

@@ -110,6 +110,13 @@ pub struct Order {
     pub weights: Vec<f32>,
 }
 
+impl Order {
+    /// Draws that all count alike.
+    fn unweighted(ids: Vec<SampleId>) -> Self {
+        Self { weights: vec![1.0; ids.len()], ids }
+    }
+}
+
 /// Draws an epoch. Pure: the same outlook gives the same order.
 pub trait Sampler: Send + Sync {
     /// The name users type.
@@ -134,6 +141,10 @@ pub trait Sampler: Send + Sync {
     fn by_batch_rank(&self) -> bool {
         false
     }
+    /// True if an epoch may have fewer draws than the rank owns samples.
+    fn is_short(&self) -> bool {
+        false
+    }
     /// How it runs, if it trains on the cache as a buffer instead of drawing epochs.
     fn buffer(&self) -> Option<BufferOptions> {
         None
@@ -151,6 +162,6 @@ pub trait Sampler: Send + Sync {
     }
     /// Draws the epoch: as many draws as the rank owns samples, whatever the sampler leaves out. A run's steps then
     /// depend on its settings alone, ranks step alike, and samplers are compared at equal steps. A method that was
-    /// published with shorter epochs goes on drawing by its own chances, and says so.
+    /// published with shorter epochs goes on drawing by its own chances, unless it [is to be short](Self::is_short).
     fn draw(&self, outlook: &Outlook<'_>) -> Result<Order>;
 }

@@ -1,7 +1,12 @@
 //! PADS, the sampler of SHADE (Khan et al., FAST'23): draw by importance, then replay what is in the cache.
 //!
-//! As the paper means it, not as its public code has it. Departures from that code, which [`Pads::as_coded`] undoes
-//! except for the first:
+//! Departure from the paper: repeats stay what they are set to. SHADE follows the loss and the accuracy, and shuffles
+//! the important samples instead where the loss falls steeply or the accuracy stands still; its text gives no threshold
+//! for either, and a sampler here sees no validation accuracy. (The public code has one switch, on the last three
+//! changes of validation accuracy, and never changes the number of repeats. `shade-as-coded` leaves that out too.)
+//!
+//! Otherwise as the paper means it, not as its public code has it. Departures from that code, which [`Pads::as_coded`]
+//! undoes except for the first:
 //! 1. ids are ids: scores are credited to the samples that earned them (the code writes them to other positions);
 //! 2. repeats are clamped so that misses keep a quota. Unclamped, repeats × hit share ≥ 1 leaves no room for misses,
 //!    and the run trains on the cached part for ever;

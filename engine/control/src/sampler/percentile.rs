@@ -91,6 +91,14 @@ impl Passes {
     }
 }
 
+/// One shuffled pass that keeps each owned sample with its chance, and weighs it by the inverse.
+pub(super) fn kept(outlook: &Outlook<'_>, chances: Vec<f32>) -> Order {
+    let mut walk = Walk::by(outlook, chances);
+    let ids = walk.pass();
+    let chance_of = |id: &SampleId| outlook.owned.binary_search(id).map_or(1.0, |place| walk.chances[place]);
+    Order { weights: ids.iter().map(|id| 1.0 / chance_of(id)).collect(), ids }
+}
+
 /// One epoch's passes on their way.
 struct Walk<'a> {
     owned: &'a [SampleId],
@@ -103,6 +111,10 @@ impl<'a> Walk<'a> {
     fn new(outlook: &Outlook<'a>, beta: f32) -> Self {
         let mut chances = percentiles(outlook).unwrap_or_else(|| vec![1.0; outlook.owned.len()]);
         chances.iter_mut().for_each(|chance| *chance = chance.powf(beta));
+        Self::by(outlook, chances)
+    }
+
+    fn by(outlook: &Outlook<'a>, chances: Vec<f32>) -> Self {
         let rng = |purpose| generator(outlook.seed, outlook.epoch, outlook.rank, purpose);
         Self { owned: outlook.owned, chances, order: rng(Purpose::Order), draw: rng(Purpose::Draw) }
     }

@@ -4,7 +4,7 @@
 //! three epochs ago, and so can a sampler, which then fetches only those. Departures:
 //! 1. the epoch that renews the losses trains on every sample, because a loss is only known of what is delivered;
 //! 2. an epoch is as long as any other: where the original does less, this walks on into further passes, or draws by
-//!    the same chances where those would be more than 128;
+//!    the same chances where those would be more than 128. `short: true` ends it after one pass;
 //! 3. percentiles are among all of the rank's samples; its code takes them among the last 1,024 losses.
 
 use serde::{Deserialize, Serialize};
@@ -23,11 +23,13 @@ pub struct Selective {
     pub beta: f32,
     /// Every so many-th epoch trains on every sample once, which renews all losses; 1 makes all of them so. Default 3.
     pub stale: u64,
+    /// End the other epochs after one pass, as published: fewer steps, no sample twice. Default false.
+    pub short: bool,
 }
 
 impl Default for Selective {
     fn default() -> Self {
-        Self { beta: 3.0, stale: 3 }
+        Self { beta: 3.0, stale: 3, short: false }
     }
 }
 
@@ -54,9 +56,15 @@ impl Sampler for Selective {
     fn biased(&self) -> bool {
         true
     }
+    fn is_short(&self) -> bool {
+        self.short
+    }
     fn draw(&self, outlook: &Outlook<'_>) -> Result<Order> {
         if outlook.epoch.is_multiple_of(self.stale) {
-            return Ok(Order { weights: vec![1.0; outlook.owned.len()], ..tilt::first_pass(outlook) });
+            return Ok(Order::unweighted(tilt::first_pass(outlook).ids));
+        }
+        if self.short {
+            return Ok(Order::unweighted(self.passes().one(outlook)));
         }
         Ok(self.passes().epoch(outlook))
     }

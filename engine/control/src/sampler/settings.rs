@@ -110,6 +110,10 @@ impl SamplerSettings {
     pub fn by_batch_rank(&self) -> bool {
         self.drawn_by().is_some_and(|sampler| sampler.by_batch_rank())
     }
+    /// [`Sampler::is_short`].
+    pub fn is_short(&self) -> bool {
+        self.drawn_by().is_some_and(|sampler| sampler.is_short())
+    }
     /// [`Sampler::random_scores`].
     pub fn random_scores(&self) -> bool {
         self.drawn_by().is_some_and(|sampler| sampler.random_scores())

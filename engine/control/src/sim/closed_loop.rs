@@ -111,7 +111,12 @@ pub fn closed_loop(run: &ClosedLoop<'_>) -> Result<(Replay, Population)> {
     let samples = run.losses.samples();
     check(run, samples)?;
     let mut control = control_of(run, samples)?;
-    let cut = Cut::Even(Batches::new(samples, run.batch, false, 0, run.ranks)?);
+    if run.sampler.is_short() && run.ranks > 1 {
+        return Err(Error::settings(
+            "ranks that end their epochs early must exchange scores to step alike: give one rank",
+        ));
+    }
+    let even = Batches::new(samples, run.batch, false, 0, run.ranks)?;
     let bytes = |id: SampleId| match run.losses {
         Losses::Recorded(trace) => trace.bytes(id),
         Losses::Planted { .. } => 1,
@@ -133,7 +138,8 @@ pub fn closed_loop(run: &ClosedLoop<'_>) -> Result<(Replay, Population)> {
         for behind in control.planned_behind(epoch).skip(known.len()) {
             known.push_back(Arc::new(draw(&mut control, behind)?));
         }
-        let plan = Plan { epoch, order, cut: cut.clone(), behind: known.iter().cloned().collect() };
+        let cut = Cut::of(&order, run.sampler.is_short(), even, run.batch, false);
+        let plan = Plan { epoch, order, cut, behind: known.iter().cloned().collect() };
         let pass = control.plan_and_begin(plan, 0);
         let mut places = 0;
         while let Turn::Decided(decision) = control.decide(pass, &bytes) {

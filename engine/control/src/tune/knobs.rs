@@ -110,6 +110,18 @@ knobs! {
         reasons: circuit::Why::WORDS,
         decision: 66,
     }
+    /// The circuit before the node cache, by [`circuit::State::code`].
+    Node {
+        name: "node",
+        sets: "circuit breaker of the node cache",
+        range: "0 closed (used), 1 open (skipped), 2 half-open (tried)",
+        given: "",
+        gauge: "node_circuit",
+        changes: "node_opened_total",
+        reason: "node_circuit_reason",
+        reasons: circuit::Why::WORDS,
+        decision: 47,
+    }
     /// The part of the rows that may be fetched in the next epoch.
     Fetches {
         name: "fetches",

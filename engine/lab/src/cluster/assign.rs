@@ -1,5 +1,7 @@
 //! What the jobs of a trace read, where the trace does not say: assigned by a seed.
 
+use std::collections::BTreeMap;
+
 use lossfeed_control::Result;
 use lossfeed_control::jobs::{Dataset, HitCurve};
 use lossfeed_control::random::{Purpose, below, generator, unit};
@@ -34,18 +36,33 @@ pub const READINGS: [Reading; 6] = [
 /// (κ 16, as it was on 2026-11-20).
 pub const SCORED_HITS: (f64, f64) = (0.2, 0.62);
 
-/// Gives every job that reads one of [`READINGS`] and a dataset of its own; a part `scored` of them, drawn too, choose
-/// samples by scores and hit as [`SCORED_HITS`] says, the others read plain epochs.
+/// Assumptions about jobs, beyond what a trace says.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Assumed {
+    /// The part of the jobs that choose samples by scores and hit as [`SCORED_HITS`] says. Others read plain epochs.
+    pub scored: f64,
+    /// The part of the jobs that share one copy of their dataset with each other; the others have one of their own.
+    pub shared: f64,
+    /// Speed of the GPUs, as a multiple of the trace's.
+    pub gpu_speed: f64,
+    /// Seed of every draw.
+    pub seed: u64,
+}
+
+/// Gives every job that reads one of [`READINGS`], drawn as [`Assumed`] says.
 ///
 /// # Errors
 /// `Settings` for a kind of job whose throughput is not known, with the number of the job.
 pub fn assign(
     jobs: &[TraceJob],
     throughputs: &Throughputs,
-    scored: f64,
-    seed: u64,
+    assumed: Assumed,
 ) -> Result<(Vec<Dataset>, Vec<Submitted>)> {
+    let Assumed { scored, shared, gpu_speed, seed } = assumed;
     let mut rng = generator(seed, 0, 0, Purpose::Draw);
+    // From draws of its own, so that it changes no other.
+    let mut sharing = generator(seed, 1, 0, Purpose::Draw);
+    let mut common: BTreeMap<&str, usize> = BTreeMap::new();
     let mut datasets = Vec::new();
     let mut submitted = Vec::with_capacity(jobs.len());
     for (number, job) in jobs.iter().enumerate() {
@@ -58,13 +75,19 @@ pub fn assign(
             } else {
                 HitCurve::uniform(drawn.bytes)?
             };
-            datasets.push(Dataset { name: format!("{} of job {}", drawn.name, number + 1), bytes: drawn.bytes });
-            let ideal_bytes_per_s = drawn.bytes_per_s_a_gpu * f64::from(job.gpus);
-            Some(Reads { dataset: datasets.len() - 1, ideal_bytes_per_s, hits })
+            let data = drawn.name.rsplit(" on ").next().unwrap_or(drawn.name);
+            let known = common.get(data).copied().filter(|_| unit(&mut sharing) < shared);
+            let dataset = known.unwrap_or_else(|| {
+                datasets.push(Dataset { name: format!("{data} of job {}", number + 1), bytes: drawn.bytes });
+                datasets.len() - 1
+            });
+            common.entry(data).or_insert(dataset);
+            let ideal_bytes_per_s = drawn.bytes_per_s_a_gpu * f64::from(job.gpus) * gpu_speed;
+            Some(Reads { dataset, ideal_bytes_per_s, hits })
         } else {
             None
         };
-        let ideal_s = throughputs.ideal_s(job)?;
+        let ideal_s = throughputs.ideal_s(job)? / gpu_speed;
         submitted.push(Submitted { name, arrives_s: job.arrives_s, gpus: job.gpus, ideal_s, reads });
     }
     Ok((datasets, submitted))

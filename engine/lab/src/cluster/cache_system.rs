@@ -50,7 +50,7 @@ pub(super) fn divide(
             given.iter().zip(datasets).map(|(given, bytes)| bytes.min(*given)).collect()
         }
         CacheSystem::Quiver => quiver(total, datasets, readers),
-        CacheSystem::Silod | CacheSystem::Curves => {
+        CacheSystem::Silod | CacheSystem::SilodInOrder | CacheSystem::Curves => {
             let cluster = believed(system, resources, datasets, readers);
             if order == Order::MaxMin {
                 let fair = max_min_within(&cluster, LEVEL_WITHIN);

@@ -46,6 +46,8 @@ pub struct Moment<'a> {
     pub cache_bytes: &'a [f64],
     /// Bytes that each has there at the beginning.
     pub filled_bytes: &'a [f64],
+    /// Bytes of each that were cached when an epoch of some job on it began: only they can be hit (SiloD's Fig. 8).
+    pub effective_bytes: &'a [f64],
 }
 
 /// Runs all jobs to their end. `watch` sees every moment between two events.
@@ -61,6 +63,7 @@ pub fn simulate(workload: &Workload, rules: Rules, mut watch: impl FnMut(&Moment
         }
         let rates = cluster.rates();
         let (lasts_s, event) = cluster.next_event(&rates)?;
+        let effective = cluster.effective();
         watch(&Moment {
             from_s: cluster.now_s,
             lasts_s,
@@ -68,6 +71,7 @@ pub fn simulate(workload: &Workload, rules: Rules, mut watch: impl FnMut(&Moment
             gpus: cluster.gpus_used(),
             cache_bytes: &cluster.targets,
             filled_bytes: &cluster.filled,
+            effective_bytes: &effective,
         });
         cluster.pass(lasts_s, &rates, event);
     }
@@ -236,6 +240,16 @@ impl<'a> Running<'a> {
         self.filled.iter_mut().zip(&self.targets).for_each(|(filled, target)| *filled = filled.min(*target));
     }
 
+    fn effective(&self) -> Vec<f64> {
+        let mut effective = vec![0.0f64; self.filled.len()];
+        for active in &self.active {
+            let Some((reads, _)) = active.reads else { continue };
+            let most = &mut effective[reads.dataset];
+            *most = most.max(active.effective);
+        }
+        effective
+    }
+
     /// The part of its reads that the cache answers now.
     fn hits(&self, active: &Active) -> f64 {
         let Some((reads, bytes)) = active.reads else { return 1.0 };
@@ -253,13 +267,13 @@ impl<'a> Running<'a> {
         let ideal: Vec<f64> = readers().map(|(_, reads)| self.share * reads.ideal_bytes_per_s).collect();
         let wanted: Vec<f64> = ideal.iter().zip(&missed).map(|(ideal, missed)| ideal * missed).collect();
         let link = self.workload.resources().bandwidth_bytes_per_s;
-        let given = match (self.rules.cache.is_joint(), self.rules.order) {
-            (false, _) => fill(&wanted, &self.weights, link),
-            (true, Order::MaxMin) => {
+        let given = match (self.rules.cache, self.rules.order) {
+            (cache, Order::MaxMin) if cache.is_joint() => {
                 let weights: Vec<f64> = self.weights.iter().zip(&missed).map(|(w, missed)| w * missed).collect();
                 fill(&wanted, &weights, link)
             }
-            (true, _) => take_turns(&wanted, link),
+            (CacheSystem::SilodInOrder, _) => take_turns(&wanted, link),
+            _ => fill(&wanted, &self.weights, link),
         };
         let mut reader = 0;
         let rate = |active: &Active<'a>| {

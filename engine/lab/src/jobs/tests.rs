@@ -41,6 +41,8 @@ fn every_system_runs_and_the_same_seed_gives_the_same() {
     let json: serde_json::Value = serde_json::from_str(&told(&["--json", "--seed", "4"])).unwrap();
     let runs = json["runs"].as_array().unwrap();
     assert_eq!(runs.len(), 15);
+    let share = |run: &serde_json::Value| run["effective"].as_f64().is_some_and(|part| (0.0..=1.0).contains(&part));
+    assert!(runs.iter().all(|run| run["fairness"].as_f64().unwrap() > 0.0 && share(run) == (run["cache"] != "lru")));
     assert!(runs.iter().all(|run| run["jobs"] == 3 && run["makespan_s"].as_f64().unwrap() >= 90_000.0 / 1.6));
     assert_eq!(told(&["--seed", "4"]), told(&["--seed", "4"]));
     assert_ne!(told(&["--seed", "4"]), told(&["--seed", "5"]));
@@ -96,6 +98,21 @@ fn bad_files_are_refused_with_the_line() {
     missing.trace = vec!["/nonexistent/a.trace".into()];
     assert!(report(&missing).unwrap_err().to_string().contains("/nonexistent/a.trace"));
     assert_eq!(run(&missing), 1);
+}
+
+#[test]
+fn faster_gpus_ask_for_more_and_shared_datasets_are_cached_once() {
+    let folder = folder(&TRACE.replace("idle\tpython3 b.py\t--steps\t0", "idle\tpython3 b.py\t--steps\t1"), RATES);
+    let of = |more: &[&str]| {
+        let common = ["--order", "max-min", "--cache", "silod", "--bandwidth", "10TB"];
+        let report = report(&args(folder.path(), &[&common[..], more].concat())).unwrap();
+        (report.runs[0].makespan_s, report.runs[0].fetched_bytes)
+    };
+    let (usual, faster) = (of(&[]), of(&["--gpu-speed", "2"]));
+    assert!(faster.0 < usual.0 && faster.0 > 0.4 * usual.0, "{usual:?} {faster:?}");
+    // With some seed two of the three jobs read the same.
+    let all = |shared: &str| (0..20).map(|seed| of(&["--shared", shared, "--seed", &seed.to_string()]).1).sum::<f64>();
+    assert!(all("1") < all("0"));
 }
 
 #[test]

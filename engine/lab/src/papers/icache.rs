@@ -3,7 +3,7 @@
 use lossfeed_control::Result;
 use lossfeed_control::index::ScoreTable;
 use lossfeed_control::jobs::{PROBE_BATCHES, aggregated, benefit};
-use lossfeed_control::sampler::{Iis, Outlook, random_belief};
+use lossfeed_control::sampler::{Iis, Outlook, Sampler, random_belief};
 use lossfeed_control::sim::{DIFFICULTY, planted_normal};
 
 use crate::as_coded::{IcacheAsCoded, IcacheRun};
@@ -121,12 +121,12 @@ fn selected(samples: u32) -> Result<f64> {
     let owned: Vec<u32> = (0..samples).collect();
     let mut scores = ScoreTable::new(samples as usize, 0.0);
     owned.iter().for_each(|&id| _ = scores.record(id, planted_normal(id, DIFFICULTY) as f32, 0));
-    let iis = Iis { corrected: false, ..Default::default() };
+    let iis = Iis { short: true, ..Default::default() };
     let mut fetched = 0;
     for epoch in 0..EPOCHS {
         let (owned, scores, resident) = (&owned, &scores, &|_| false);
         fetched +=
-            iis.pass(&Outlook { owned, samples, epoch, seed: 9, rank: 0, world_size: 1, scores, resident }).len();
+            iis.draw(&Outlook { owned, samples, epoch, seed: 9, rank: 0, world_size: 1, scores, resident })?.ids.len();
     }
     Ok(1.0 - fetched as f64 / (f64::from(samples) * EPOCHS as f64))
 }
@@ -144,18 +144,19 @@ fn two_jobs(shared: f64) -> Result<[f64; 3]> {
         shared.sqrt() * planted_normal(id, DIFFICULTY) + (1.0 - shared).sqrt() * planted_normal(id, DIFFICULTY - job)
     };
     let losses = [1, 2].map(|job| owned.iter().map(|&id| difficulty(id, job).exp() as f32).collect::<Vec<_>>());
-    let iis = Iis { corrected: false, warm_up: 0, reuse: u64::MAX, ..Default::default() };
+    let iis = Iis { short: true, warm_up: 0, reuse: u64::MAX, ..Default::default() };
     let drawn: Vec<Vec<u32>> = losses
         .iter()
         .zip(0..)
-        .map(|(losses, seed)| {
+        .map(|(losses, seed)| -> Result<Vec<u32>> {
             let mut table = ScoreTable::new(losses.len(), 0.0);
             owned.iter().zip(losses).for_each(|(&id, &loss)| _ = table.record(id, loss, 0));
             let (owned, samples, scores, resident) = (&owned, SAMPLES, &table, &|_| false);
             let outlook = |epoch| Outlook { owned, samples, epoch, seed, rank: 0, world_size: 1, scores, resident };
-            (1..=SELECTIVE_EPOCHS).flat_map(|epoch| iis.pass(&outlook(epoch))).collect()
+            let epochs = (1..=SELECTIVE_EPOCHS).map(|epoch| Ok(iis.draw(&outlook(epoch))?.ids));
+            Ok(epochs.collect::<Result<Vec<_>>>()?.concat())
         })
-        .collect();
+        .collect::<Result<_>>()?;
     let cached = |jobs: &[(f64, &[f32])]| -> Result<Vec<bool>> {
         let values = aggregated(jobs)?;
         let mut ids = owned.clone();

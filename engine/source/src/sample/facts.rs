@@ -90,6 +90,8 @@ pub struct Counted {
     pub disk: Option<(lossfeed_disk::Numbers, CircuitNumbers)>,
     /// A pool, and its circuit.
     pub pool: Option<(PoolNumbers, CircuitNumbers)>,
+    /// The node cache, and its circuit.
+    pub node: Option<(lossfeed_node::Numbers, CircuitNumbers)>,
     /// Microseconds up to the first byte of a store's last answers: half of them took at most the first number, 99 of
     /// 100 the second. `None` also before it has answered often enough.
     pub answers: Option<(u64, u64)>,

@@ -157,7 +157,7 @@ pub trait Source: Send + Sync {
     }
 
     /// What [`Self::size`] said of a sample in the process that a run goes on from, or is now that it was delivered. It
-    /// is known from now on. Nothing where samples are [`Facts::sized`].
+    /// is known from now on; `u32::MAX` and more is not. Nothing where samples are [`Facts::sized`].
     fn remember(&self, _id: SampleId, _payload_bytes: u32, _tail_bytes: u32) {}
 
     /// The sources it is made of, one after the other, if it is made of several.
@@ -266,7 +266,8 @@ impl dyn Source + '_ {
             Form::Images { tailed: true } => payload::picture_and_tail(payload).map_or(0, |(_, tail)| tail.len()),
             _ => 0,
         };
-        self.remember(id, payload.len() as u32, tail as u32);
+        let [payload, tail] = [payload.len(), tail].map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX));
+        self.remember(id, payload, tail);
     }
 
     /// [`Self::fetch_by`] of samples that are needed now, to the end.

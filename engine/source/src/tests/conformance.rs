@@ -257,6 +257,7 @@ fn a_source_keeps_its_promises_while_its_disk_tier_fails() {
 pub(crate) struct Remembers(Mutex<HashMap<SampleId, Vec<u8>>>);
 
 impl Tier for Remembers {
+    type Flight = ();
     fn name(&self) -> &'static str {
         "a memory"
     }
@@ -284,7 +285,7 @@ impl Tier for Remembers {
         }
         outcome
     }
-    fn offer(&self, id: SampleId, _: Duration, data: &[u8]) {
+    fn offer(&self, _: Option<&mut ()>, id: SampleId, _: Duration, data: &[u8]) {
         self.0.lock().entry(id).or_insert_with(|| data.to_vec());
     }
     fn forget(&self, ids: &[SampleId]) {
@@ -293,7 +294,7 @@ impl Tier for Remembers {
 }
 
 /// What a tier gives of `ids`, by position; each once, and never another's bytes.
-fn given(tier: &dyn Tier, ids: &[SampleId], most: usize, stopped: bool) -> Vec<usize> {
+fn given<T: Tier>(tier: &T, ids: &[SampleId], most: usize, stopped: bool) -> Vec<usize> {
     let mut came = Vec::new();
     let outcome = tier.read(ids, &|_| LONG, &|| stopped, &mut |k, data| {
         assert!(data == bytes_of(ids[k]) && !came.contains(&k) && came.len() < most, "{k} of {ids:?}");
@@ -329,14 +330,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// Makes the steps with a tier and with its naive twin. `settle`: until what was offered can be read.
-fn tier_keeps_its_promises(tier: &dyn Tier, settle: &dyn Fn(), steps: &[Step]) {
+fn tier_keeps_its_promises<T: Tier>(tier: &T, settle: &dyn Fn(), steps: &[Step]) {
     let twin = Remembers::default();
     for step in steps {
         match step {
             Step::Offer(id) => {
-                for tier in [tier, &twin] {
-                    tier.offer(*id, Duration::from_millis(1), &bytes_of(*id));
-                }
+                tier.offer(None, *id, Duration::from_millis(1), &bytes_of(*id));
+                twin.offer(None, *id, Duration::from_millis(1), &bytes_of(*id));
             }
             Step::Forget(id) => {
                 tier.forget(&[*id]);
@@ -395,6 +395,7 @@ fn a_tier_that_lies_costs_fetches_and_no_sample() {
 struct Lies;
 
 impl Tier for Lies {
+    type Flight = ();
     fn name(&self) -> &'static str {
         "a liar"
     }
@@ -419,6 +420,6 @@ impl Tier for Lies {
         }
         Outcome { answers: u64::MAX, failures: 0, took_us: 0, unfinished: false }
     }
-    fn offer(&self, _: SampleId, _: Duration, _: &[u8]) {}
+    fn offer(&self, _: Option<&mut ()>, _: SampleId, _: Duration, _: &[u8]) {}
     fn forget(&self, _: &[SampleId]) {}
 }

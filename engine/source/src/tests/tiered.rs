@@ -26,6 +26,7 @@ struct Says {
 }
 
 impl Tier for &Says {
+    type Flight = ();
     fn name(&self) -> &'static str {
         "a tier"
     }
@@ -52,7 +53,7 @@ impl Tier for &Says {
         }
         Outcome { answers, ..*self.outcome.lock() }
     }
-    fn offer(&self, _: SampleId, _: Duration, _: &[u8]) {
+    fn offer(&self, _: Option<&mut ()>, _: SampleId, _: Duration, _: &[u8]) {
         self.offered.fetch_add(1, Relaxed);
     }
     fn forget(&self, _: &[SampleId]) {}

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::options::OpenOptions;
 use crate::place::open;
-use crate::sample::Source;
+use crate::sample::{News, Source};
 use crate::tests::archive;
 use crate::tests::web_double::Web;
 use crate::types::SampleId;

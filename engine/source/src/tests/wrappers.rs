@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lossfeed_disk::Numbers;
+use lossfeed_node::Numbers as NodeNumbers;
 use lossfeed_sync::Mutex;
 
 use crate::error::Result;
@@ -111,6 +112,7 @@ impl Source for Odd {
         Counted {
             disk: Some((Numbers { hits: self.number, misses: 7, ..Numbers::default() }, circuit)),
             pool: Some((PoolNumbers { hits: self.number, misses: 7, ..PoolNumbers::default() }, circuit)),
+            node: Some((NodeNumbers { hits: self.number, misses: 7, ..NodeNumbers::default() }, circuit)),
             answers: Some((self.number, 10 * self.number)),
         }
     }
@@ -154,6 +156,7 @@ impl Source for Odd {
 struct Empty(TierNumbers);
 
 impl Tier for Empty {
+    type Flight = ();
     fn name(&self) -> &'static str {
         "nothing"
     }
@@ -172,7 +175,7 @@ impl Tier for Empty {
     ) -> Outcome {
         Outcome::default()
     }
-    fn offer(&self, _: SampleId, _: Duration, _: &[u8]) {}
+    fn offer(&self, _: Option<&mut ()>, _: SampleId, _: Duration, _: &[u8]) {}
     fn forget(&self, _: &[SampleId]) {}
 }
 
@@ -225,7 +228,10 @@ fn answers_as_what_it_wraps(wrapper: &dyn Source, places: &Places, wrapped: &[Ar
         assert_eq!(wrapper.proof(id), odd.proof(inner));
         wrapper.remember(id, 9, 4);
         wrapper.tell(News::Doubtful(&[id]));
-        let heard = [format!("remember {inner} 9 4"), format!("doubtful {inner}")];
+        // A picture of 3 bytes, a tail of 2, and the picture's length.
+        wrapper.delivered(id, &[&[1; 5][..], &3u64.to_ne_bytes()].concat());
+        let heard = ["remember {} 9 4", "doubtful {}", "remember {} 13 2"];
+        let heard = heard.map(|words| words.replace("{}", &inner.to_string()));
         assert_eq!(odd.heard(), heard, "{id}");
     }
     let none = places.len() as SampleId;
@@ -304,6 +310,7 @@ fn a_concatenation_answers_as_what_it_wraps() {
     let counted = concat.counted();
     assert_eq!(counted.disk, Some((Numbers { hits: 3, misses: 14, ..Numbers::default() }, circuit)));
     assert_eq!(counted.pool, Some((PoolNumbers { hits: 3, misses: 14, ..PoolNumbers::default() }, circuit)));
+    assert_eq!(counted.node, Some((NodeNumbers { hits: 3, misses: 14, ..NodeNumbers::default() }, circuit)));
     let digest = |a, b| Concat::new(vec![Odd::new(a), Odd::new(b)]).unwrap().digest();
     assert!(digest(1, 2) == concat.digest() && digest(1, 3) != concat.digest());
 }
@@ -311,21 +318,45 @@ fn a_concatenation_answers_as_what_it_wraps() {
 #[test]
 fn a_source_with_a_tier_answers_as_what_it_wraps() {
     let odd = Odd::new(1);
-    let tiered = Tiered::new(odd.clone(), Empty(TierNumbers::Disk(Numbers { hits: 40, ..Numbers::default() })), None);
+    let tiered = Tiered::new(odd.clone(), Empty(TierNumbers::Disk(Numbers::default())), None);
     let places: Vec<_> = (0..SAMPLES).map(|id| (Arc::clone(&odd), id)).collect();
     answers_as_what_it_wraps(&tiered, &places, &[Arc::clone(&odd)]);
     assert!(tiered.limit(None, LimitBy::User) && odd.heard() == ["limit None User"]);
     assert_eq!((tiered.link(), tiered.digest(), tiered.facts()), (odd.link(), odd.digest(), odd.facts()));
-    // The tier's own.
-    let counted = tiered.counted();
-    assert_eq!(counted.disk.map(|(disk, circuit)| (disk.hits, circuit.state)), Some((40, State::Closed)));
     assert!(tiered.parts().is_none());
-    // A pool's are apart from a disk's.
-    assert_eq!((counted.pool, counted.answers), (odd.counted().pool, odd.counted().answers));
-    let pool =
-        Tiered::new(odd.clone(), Empty(TierNumbers::Pool(PoolNumbers { hits: 50, ..PoolNumbers::default() })), None);
-    assert_eq!(pool.counted().disk, odd.counted().disk);
-    assert_eq!(pool.counted().pool.map(|(pool, circuit)| (pool.hits, circuit.state)), Some((50, State::Closed)));
+    // The tier's own counts, and those of the tiers before the same source.
+    let hits = |counted: Counted| {
+        let disk = counted.disk.map(|(disk, circuit)| (disk.hits, circuit.state));
+        let pool = counted.pool.map(|(pool, circuit)| (pool.hits, circuit.state));
+        [disk, pool, counted.node.map(|(node, circuit)| (node.hits, circuit.state))]
+    };
+    let tiers = [
+        TierNumbers::Disk(Numbers { hits: 40, ..Numbers::default() }),
+        TierNumbers::Pool(PoolNumbers { hits: 40, ..PoolNumbers::default() }),
+        TierNumbers::Node(NodeNumbers { hits: 40, ..NodeNumbers::default() }),
+    ];
+    for (at, tier) in tiers.into_iter().enumerate() {
+        let counted = Tiered::new(odd.clone(), Empty(tier), None).counted();
+        let mut expected = [Some((1, State::Open)); 3];
+        expected[at] = Some((40, State::Closed));
+        assert_eq!((hits(counted), counted.answers), (expected, odd.counted().answers));
+    }
+}
+
+/// What the loader asks for before it plans: no part is taken for what it is not.
+#[test]
+fn a_concatenation_is_what_all_parts_are_and_remote_if_one_is() {
+    for near in [[true, true], [true, false], [false, true], [false, false]] {
+        let parts = near.map(|near| -> Arc<dyn Source> {
+            let mut odd = Arc::into_inner(Odd::new(1)).unwrap();
+            odd.facts = Facts { sized: near, in_memory: near, in_turn: near, remote: !near, ..odd.facts };
+            Arc::new(odd)
+        });
+        let all = near[0] && near[1];
+        let concat = Concat::new(parts.into()).unwrap();
+        let Facts { sized, in_memory, in_turn, remote, .. } = *concat.facts();
+        assert_eq!([sized, in_memory, in_turn, !remote], [all; 4], "{near:?}");
+    }
 }
 
 #[test]

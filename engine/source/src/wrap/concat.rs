@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use lossfeed_disk::Numbers;
+use lossfeed_node::Numbers as NodeNumbers;
 
 use crate::error::{Error, Result};
 use crate::sample::{
@@ -138,7 +139,7 @@ fn both<T>(a: Option<T>, b: Option<T>, join: impl Fn(T, T) -> T) -> Option<T> {
     }
 }
 
-fn summed(a: Numbers, b: Numbers) -> Numbers {
+fn of_disks(a: Numbers, b: Numbers) -> Numbers {
     Numbers {
         hits: a.hits + b.hits,
         hit_bytes: a.hit_bytes + b.hit_bytes,
@@ -151,6 +152,20 @@ fn summed(a: Numbers, b: Numbers) -> Numbers {
         dropped: a.dropped + b.dropped,
         declined: a.declined + b.declined,
         evicted_segments: a.evicted_segments + b.evicted_segments,
+        bytes: a.bytes.max(b.bytes),
+    }
+}
+
+fn of_nodes(a: NodeNumbers, b: NodeNumbers) -> NodeNumbers {
+    NodeNumbers {
+        hits: a.hits + b.hits,
+        hit_bytes: a.hit_bytes + b.hit_bytes,
+        misses: a.misses + b.misses,
+        damaged: a.damaged + b.damaged,
+        failed: a.failed + b.failed,
+        offered: a.offered + b.offered,
+        dropped: a.dropped + b.dropped,
+        owners: a.owners + b.owners,
         bytes: a.bytes.max(b.bytes),
     }
 }
@@ -207,13 +222,14 @@ impl Source for Concat {
     fn proof(&self, id: SampleId) -> Option<[u8; 16]> {
         self.of(id, |part, id| part.proof(id)).flatten()
     }
-    /// Summed over the parts. Folders are counted as they are: parts that share one show its bytes once each, at most
-    /// the largest is told. Answers are those of the slowest part.
+    /// Summed over the parts. Parts that share a folder or a node cache show its bytes once each: the largest is told.
+    /// Answers are those of the slowest part.
     fn counted(&self) -> Counted {
         let mut all = Counted::default();
         for part in self.parts.iter().map(|part| part.counted()) {
-            all.disk = both(all.disk, part.disk, |a, b| (summed(a.0, b.0), a.1 + b.1));
+            all.disk = both(all.disk, part.disk, |a, b| (of_disks(a.0, b.0), a.1 + b.1));
             all.pool = both(all.pool, part.pool, |a, b| (a.0 + b.0, a.1 + b.1));
+            all.node = both(all.node, part.node, |a, b| (of_nodes(a.0, b.0), a.1 + b.1));
             all.answers = both(all.answers, part.answers, |a, b| if b.1 >= a.1 { b } else { a });
         }
         all

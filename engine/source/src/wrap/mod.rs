@@ -4,11 +4,13 @@
 //! subset.rs   some samples of one, by id       concat.rs  one after the other
 //! tier.rs     a place before a source that may have samples      tiered.rs  a source with one before it, and its circuit
 //! on_disk.rs  what was fetched, kept on a local disk: the disk tier (lossfeed-disk)
+//! on_node.rs  what was fetched, kept once for all processes of the machine (lossfeed-node)
 //! pool/       fetched samples on a server that several machines share
 //! ```
 
 mod concat;
 pub(crate) mod on_disk;
+mod on_node;
 #[cfg(feature = "cloud")]
 pub(crate) mod pool;
 mod subset;
@@ -16,4 +18,5 @@ pub(crate) mod tier;
 pub(crate) mod tiered;
 
 pub use concat::Concat;
+pub use on_node::on_node;
 pub use subset::Subset;

@@ -5,7 +5,8 @@
 //! that has changed is another sample, which is not there. Labels are the source's own and never on the disk.
 //!
 //! What came over a network and does not decode is asked for once more, as damage on the way passes. The damaged bytes
-//! are on the disk by then, or on their way there: [`Source::doubt`] says so, and they are forgotten.
+//! are on the disk by then, or on their way there: [`News::Doubtful`](crate::sample::News::Doubtful) says so, and they
+//! are forgotten.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -73,6 +74,8 @@ impl OnDisk {
 }
 
 impl Tier for OnDisk {
+    type Flight = Flight;
+
     fn name(&self) -> &'static str {
         "the disk tier"
     }
@@ -117,7 +120,7 @@ impl Tier for OnDisk {
         flight.claim(&ids.iter().map(|&id| self.key(id)).collect::<Vec<_>>(), stopped)
     }
 
-    fn offer(&self, id: SampleId, cost: Duration, data: &[u8]) {
+    fn offer(&self, _: Option<&mut Flight>, id: SampleId, cost: Duration, data: &[u8]) {
         if let Some(key) = self.key(id) {
             self.disk.offer(key, cost, data);
         }

@@ -8,7 +8,7 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use lossfeed_disk::{Flight, Numbers, Whose};
+use lossfeed_disk::{Numbers, Whose};
 
 use crate::error::{Error, Result};
 use crate::sample::{PoolNumbers, Source};
@@ -22,6 +22,9 @@ use crate::types::{SampleId, TensorSpec};
 /// or they are not given; what it does not give is fetched from the source. Nothing here may wait but [`Self::read`],
 /// and that no longer than its caller says.
 pub(crate) trait Tier: Send + Sync {
+    /// A call that is to fetch samples, where other processes share the tier.
+    type Flight;
+
     /// What it is, in words for log lines.
     fn name(&self) -> &'static str;
 
@@ -52,18 +55,18 @@ pub(crate) trait Tier: Send + Sync {
         sink: &mut dyn FnMut(usize, &[u8]) -> ControlFlow<()>,
     ) -> Outcome;
 
-    /// A call that is to fetch samples, where other processes share the tier: see [`Self::claim`].
-    fn flight(&self) -> Option<Flight> {
+    /// Begins such a call: see [`Self::claim`].
+    fn flight(&self) -> Option<Self::Flight> {
         None
     }
 
-    /// Claims the fetches of `ids`, as [`Flight::claim`].
-    fn claim(&self, _: &mut Flight, ids: &[SampleId], _stopped: &dyn Fn() -> bool) -> Vec<Whose> {
+    /// Claims the fetches of `ids`, as [`lossfeed_disk::Flight::claim`].
+    fn claim(&self, _: &mut Self::Flight, ids: &[SampleId], _stopped: &dyn Fn() -> bool) -> Vec<Whose> {
         vec![Whose::Ours; ids.len()]
     }
 
-    /// A sample was fetched, which took `cost`. Advice: it may be kept.
-    fn offer(&self, id: SampleId, cost: Duration, data: &[u8]);
+    /// A sample was fetched by a call, which took `cost`. Advice: it may be kept.
+    fn offer(&self, flight: Option<&mut Self::Flight>, id: SampleId, cost: Duration, data: &[u8]);
 
     /// What was kept of these samples is not what it should be: it is not given again.
     fn forget(&self, ids: &[SampleId]);
@@ -78,6 +81,7 @@ pub(crate) enum TierNumbers {
     Disk(Numbers),
     #[cfg_attr(not(feature = "cloud"), allow(dead_code))]
     Pool(PoolNumbers),
+    Node(lossfeed_node::Numbers),
 }
 
 impl TierNumbers {
@@ -86,6 +90,7 @@ impl TierNumbers {
         match self {
             Self::Disk(_) => Knob::Disk,
             Self::Pool(_) => Knob::Pool,
+            Self::Node(_) => Knob::Node,
         }
     }
 }
@@ -94,7 +99,11 @@ impl TierNumbers {
 /// `Settings` for a source whose samples no tier can keep: labels are not known without reading, sizes are not, or
 /// nothing tells samples from their next version. `keyword` asked for the tier.
 pub(crate) fn check_kept(source: &dyn Source, keyword: &str) -> Result<()> {
-    let place = if keyword == "disk" { "on disk" } else { "in a pool" };
+    let place = match keyword {
+        "disk" => "on disk",
+        "share" => "in the node cache",
+        _ => "in a pool",
+    };
     let known = match source.labels() {
         Some(_) => *source.target_spec() == TensorSpec::class_index(),
         None => *source.target_spec() == TensorSpec::no_target(),

@@ -131,7 +131,11 @@ impl<T: Tier> Tiered<T> {
                         %why,
                         "{tier} is skipped for {pause_s} s and samples are fetched from the source meanwhile: check \
                          its {}",
-                        if knob == Knob::Disk { "disk" } else { "server" }
+                        match knob {
+                            Knob::Disk => "disk",
+                            Knob::Node => "owner (`lossfeed node ls`)",
+                            _ => "server",
+                        }
                     );
                 }
             }
@@ -237,7 +241,7 @@ impl<T: Tier> Tiered<T> {
                 ours.sort_unstable();
             }
             if !ours.is_empty() {
-                traffic += self.ask_source(request_bytes, stopped, ids, &ours, &mut sink);
+                traffic += self.ask_source(request_bytes, stopped, ids, &ours, flight.as_mut(), &mut sink);
             }
             left = theirs;
             if flow.get().is_break() {
@@ -254,6 +258,7 @@ impl<T: Tier> Tiered<T> {
         stopped: &dyn Fn() -> bool,
         ids: &[SampleId],
         left: &[usize],
+        mut flight: Option<&mut T::Flight>,
         sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
     ) -> Traffic {
         let wanted: Vec<SampleId> = left.iter().filter_map(|&k| ids.get(k).copied()).collect();
@@ -269,7 +274,7 @@ impl<T: Tier> Tiered<T> {
                 && keeps
                 && payload.data.len() as u64 == self.source.payload_bytes(id)
             {
-                self.tier.offer(id, waited / answers, payload.data);
+                self.tier.offer(flight.as_deref_mut(), id, waited / answers, payload.data);
             }
             let going = sink(k, answer);
             since = Instant::now();
@@ -312,6 +317,7 @@ impl<T: Tier> Source for Tiered<T> {
         match self.tier.counted() {
             TierNumbers::Disk(numbers) => Counted { disk: Some((numbers, self.own_circuit())), ..inner },
             TierNumbers::Pool(numbers) => Counted { pool: Some((numbers, self.own_circuit())), ..inner },
+            TierNumbers::Node(numbers) => Counted { node: Some((numbers, self.own_circuit())), ..inner },
         }
     }
     fn link(&self) -> Link {

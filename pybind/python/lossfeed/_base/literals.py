@@ -15,9 +15,10 @@ Sampler = Literal[
     "ods", "shade-as-coded",
 ]
 Policy = Literal["lru", "fifo", "minio", "shade", "importance", "clrfu", "icache", "lobster", "belady"]
-Score = Literal["gradient_norm", "loss", "entropy", "batch_rank"]
+Score = Literal["gradient_norm", "loss", "entropy", "batch_rank", "batch"]
 CacheForm = Literal["auto", "encoded", "decoded"]
 CopyPath = Literal["auto", "gathered", "batched", "mapped"]
+CacheShare = Literal["node"]
 OnError = Literal["raise", "skip", "substitute"]
 Ranks = Literal["own", "exchange"]
 Framework = Literal["auto", "torch", "numpy"]

@@ -224,7 +224,18 @@ def score(value: Any) -> str | None:
     if isinstance(value, str) and value == "rank":
         former("score='rank'", "score='batch_rank'")
         return "batch_rank"
-    return choice("score", value, "gradient_norm", "loss", "entropy", "batch_rank")
+    return choice("score", value, "gradient_norm", "loss", "entropy", "batch_rank", "batch")
+
+
+def scores(value: Any, score: Any) -> Any:
+    """What ``scores="batch"`` makes of ``score``: a control in one word."""
+    if value is None:
+        return score
+    if score not in (None, "batch"):
+        raise UsageError(f"scores={value!r} scores by the batch's mean loss and score={score!r} by another: remove one")
+    if value != "batch":
+        raise SettingsError(f"scores={value!r} is unknown: use 'batch', or leave it out")
+    return value
 
 
 def journal(given: Any, rank: int, ranks: int) -> str | None:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import warnings
 import weakref
-from typing import Any, Callable, Iterable, Mapping
+from typing import Any, Callable, Iterable, Literal, Mapping
 
 from .. import _native
 from .._base import checks, literals
@@ -23,7 +23,7 @@ from .._data.data import Data
 from .._data.process_pool import Processes
 from .._loss.linear_cross_entropy import LinearLosses
 from .._transform.image import ImageTransform
-from . import closing, exchange as _exchange, making, reading as _reading, states, streams, user_order
+from . import closing, exchange as _exchange, keywords, making, reading as _reading, states, streams, user_order
 from .attributes import TorchAttributes
 from .epoch_pass import Pass
 from .lightning_fit import take_up
@@ -77,6 +77,7 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, LinearLosses, MadeAgain):
         generator: what the seed is drawn from, on one rank.
         sampler: ``"auto"`` with a cache; another name, a dict of name and options, or an object that gives ids.
         score: what makes importance: ``"gradient_norm"``, ``"loss"``, ``"entropy"`` or ``"batch_rank"``. None chooses.
+        scores: ``"batch"``: one score for a batch, the mean of its losses: a control.
         smoothing: weight of the old importance when a new score comes, from 0 to below 1.
         score_file: a file that keeps importances for the next run. Several ranks: ``{rank}`` in its name.
         score_file_every: seconds from one writing of it to the next.
@@ -160,6 +161,7 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, LinearLosses, MadeAgain):
         ranks: literals.Ranks = "own",
         on_error: literals.OnError = "raise",
         score: literals.Score | None = None,
+        scores: Literal["batch"] | None = None,
         smoothing: float | None = None,
         max_slots: int | None = None,
         job: str | None = None,
@@ -173,8 +175,8 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, LinearLosses, MadeAgain):
     ) -> None:
         cached: dict[str, Any] = {"form": cache_form, "policy": policy, "copy_path": copy_path}
         cached |= {"frozen_augmentation": frozen_augmentation}
-        drawn: dict[str, Any] = {"sampler": sampler, "score": score, "smoothing": smoothing, "ranks": ranks}
-        drawn |= {"score_file": score_file, "score_file_every": score_file_every}
+        drawn: dict[str, Any] = {"sampler": sampler, "score": keywords.scores(scores, score), "ranks": ranks}
+        drawn |= {"smoothing": smoothing, "score_file": score_file, "score_file_every": score_file_every}
         read: dict[str, Any] = {"num_workers": num_workers, "prefetch_factor": prefetch_factor}
         read |= {"read_ahead": read_ahead, "timeout": timeout, "on_error": on_error, "max_slots": max_slots}
         read |= {"worker_init_fn": worker_init_fn}

@@ -104,7 +104,7 @@ def make(asked: Options) -> Made:
     settings = _settings(asked, data, world, delivery, order, alone)
     seeds = _seeds(asked, settings, framework)
     text = json.dumps(settings, allow_nan=False)
-    cached = settings["cache_bytes"] > 0
+    cached = settings["cache_bytes"] > 0 or "node" in settings
     if cached and not asked.cache.frozen_augmentation:
         refuse_random_items(data)
     engine, courier = _native.Engine(data._native, text), delivery.courier

@@ -32,6 +32,8 @@ def described(loader: Any, settings: dict[str, Any], in_force: tuple[str, str, f
     order = "in order" if settings["sampler"].get("in_order") else f"sampler {sampler}"
     size = settings["cache_bytes"]
     cache = "no cache" if size == 0 else f"cache {shown(size)}" + ("" if policy is None else f", policy {policy}")
+    if "node" in settings:
+        cache = f"cache {shown(settings['node']['bytes'])} of this machine"
     ranks = "" if settings["world_size"] == 1 else f"rank {settings['rank']} of {settings['world_size']}, "
     try:
         batches = f"{len(loader)} batches"

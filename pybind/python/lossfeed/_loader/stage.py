@@ -151,6 +151,11 @@ class StagedIterator(OfThisProcess, Iterator[T]):
         if self._thread is not threading.current_thread():
             self._thread.join()
 
+    def until_ended(self) -> Callable[[], None]:
+        """Waits for the background thread, and does not keep this object: dropping it ends the thread soon."""
+        thread = self._thread
+        return lambda: None if thread is threading.current_thread() else thread.join()
+
 
 def _shut(stop: threading.Event, waiting: queue.Queue[Any]) -> None:
     stop.set()

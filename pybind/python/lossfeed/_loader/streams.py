@@ -51,6 +51,7 @@ class Stream(MadeAgain):
     _device: str
     #: The last pass that a thread stages.
     _passing: Callable[[], StagedIterator[Any] | None]
+    _until_ended: Callable[[], None]
 
     def _begin_stream(self, stream: Any, asked: Options) -> None:
         torch, kind, given = require_torch("a stream"), type(stream).__name__, asked.given()
@@ -85,7 +86,7 @@ class Stream(MadeAgain):
         # It refuses a device that is not there.
         Staged(made, device, _DEPTH)
         self._asked, self._torch, self._device = asked, made, device
-        self._passing = lambda: None
+        self._passing = self._until_ended = lambda: None
         warnings.warn(
             f"{kind} is a stream: its samples have no ids, so it is read as it comes, as torch's DataLoader reads it, without "
             "cache, shuffling, scores and weights. Every rank and worker process reads all of it, unless it shares itself out "
@@ -106,8 +107,11 @@ class Stream(MadeAgain):
     def __iter__(self) -> Iterator[Any]:
         """One pass over the stream from its beginning, or from where :meth:`load_state_dict` put it."""
         loader = self._loader()
-        if loader.persistent_workers and (earlier := self._passing()) is not None:
-            earlier.close()
+        if loader.persistent_workers:
+            if (earlier := self._passing()) is not None:
+                earlier.close()
+            # One that was dropped ends by itself, and until then takes batches from the workers of both.
+            self._until_ended()
         # Here, for it draws the workers' seed: from torch's generator as torch does, and beside nobody.
         batches = iter(loader)
         if self._device == "cpu":
@@ -116,7 +120,7 @@ class Stream(MadeAgain):
             # What the stream draws, too, comes in its turn with what the loop draws.
             return _moved(batches, Mover(self._device))
         staged = StagedIterator[Any](batches, self._device, _DEPTH)
-        self._passing = weakref.ref(staged)
+        self._passing, self._until_ended = weakref.ref(staged), staged.until_ended()
         return staged
 
     def set_epoch(self, epoch: int) -> None:

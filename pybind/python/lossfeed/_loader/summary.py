@@ -86,6 +86,8 @@ def _order(loader: Any, chosen: str) -> str:
 
 def _cache(loader: Any, policy: str | None) -> str:
     settings, asked = loader._settings, loader._asked.cache
+    if "node" in settings:
+        return f"{shown(settings['node']['bytes'])} for all jobs of this machine, encoded (as stored)"
     if settings["cache_bytes"] == 0:
         return "none: every epoch reads everything"
     form = settings["cache_form"]

@@ -3,6 +3,7 @@
 # Annotations are types here, not text: builders of command lines read those of dataclasses.
 import dataclasses
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -90,6 +91,10 @@ class Cache(Topic):
             transform are always gathered, and all under WSL 2.
         frozen_augmentation: True keeps each sample of a Python dataset as first read, although the dataset draws at
             random. False, the default, refuses such a dataset.
+        share: ``"node"``: one cache for all loaders of this user on this machine, ranks and jobs alike, instead of one
+            for each. The first loader starts the process that owns it; it ends a minute after the last one, and
+            ``lossfeed node ls`` shows it. The largest share of draws stays, over all jobs; samples are kept as the
+            source has them. None, the default: a cache of its own.
 
     Raises:
         SettingsError: a value is wrong; the message names it and the remedy.
@@ -103,6 +108,7 @@ class Cache(Topic):
     policy: literals.Policy | None = None
     copy_path: literals.CopyPath = "auto"
     frozen_augmentation: bool = False
+    share: literals.CacheShare | None = None
 
     def _check(self, named: Callable[[str], str]) -> None:
         parse_cache(self.size, lambda: 0, named("size"))
@@ -110,6 +116,26 @@ class Cache(Topic):
         keywords.policy(self.policy)
         checks.choice("copy_path", self.copy_path, "auto", "gathered", "batched", "mapped")
         checks.flag("frozen_augmentation", self.frozen_augmentation)
+        if self.share is not None:
+            self._check_share()
+
+    def _check_share(self) -> None:
+        checks.choice("share", self.share, "node")
+        if not self.is_on:
+            raise SettingsError(f'share="node" with size={self.size!r}: give the size of the shared cache, as "32GiB"')
+        for option, value, default in [
+            ("form", self.form, "auto"), ("policy", self.policy, None), ("copy_path", self.copy_path, "auto")
+        ]:  # fmt: skip
+            if value not in (default, "encoded"):
+                raise SettingsError(
+                    f'{option}={value!r} with share="node": the shared cache keeps samples as the source has them and '
+                    f"by what all jobs draw; remove {option}="
+                )
+
+    @staticmethod
+    def _owner() -> list[str]:
+        """The command that starts the shared cache's owner."""
+        return [sys.executable, "-m", "lossfeed", "node", "serve", "--detach"]
 
     @property
     def is_on(self) -> bool:
@@ -123,9 +149,12 @@ class Cache(Topic):
 
     def _settings(self, data: "Data") -> dict[str, Any]:
         """The engine's settings."""
-        form = data._cache_form(self.form)
+        form = "encoded" if self.share is not None else data._cache_form(self.form)
+        size = parse_cache(self.size, lambda: data.cache_bytes(form))
+        node = {} if self.share is None else {"node": {"bytes": size, "command": self._owner()}}
         return {
-            "cache_bytes": parse_cache(self.size, lambda: data.cache_bytes(form)),
+            **node,
+            "cache_bytes": 0 if node else size,
             "cache_form": form,
             "copy_path": None if self.copy_path == "auto" else self.copy_path,
             "policy": None if self.policy is None else str(self.policy),
@@ -158,8 +187,9 @@ class Sampling(Topic):
             in runs as long as requests are dear. Or a sampler object, torch's or whatever else gives ids: an epoch is taken
             from it whole when the epoch begins, as much as its ``len()``, and each rank gets what its own gives.
         score: the measurement that becomes a sample's importance: ``"gradient_norm"``, ``"loss"``, ``"entropy"`` or
-            ``"batch_rank"`` (the place of its loss in its batch; formerly ``"rank"``). None, the default, chooses by
-            policy and sampler, or the loss if the first scores have nothing else. It stays fixed for the run.
+            ``"batch_rank"`` (the place of its loss in its batch; formerly ``"rank"``), or ``"batch"``, the mean loss of
+            its batch, a control (``scores="batch"`` means the same). None, the default, chooses by policy and sampler,
+            or the loss if the first scores have nothing else. It stays fixed for the run.
         smoothing: weight of the old importance when a new score comes, at least 0 and below 1. None: 0 for batch ranks,
             else 0.5.
         ranks: ``"own"``, the default: each rank draws from its own share of the samples for the whole run.

@@ -24,7 +24,7 @@ SAMPLERS: dict[str, str | None] = {
 AUGMENTATIONS = ("none", "crop", "crop-flip")
 # Echo is the control of what scores are worth: the same reuse of what is cached, without any.
 DEFAULT_COMPARE = "uniform+minio,shade,cost-aware,echo,replay"
-_LOADER_KEYS: dict[str, type] = {"smoothing": float, "score": str}
+_LOADER_KEYS: dict[str, type] = {"smoothing": float, "score": str, "scores": str}
 
 
 class OptionError(ValueError):
@@ -69,6 +69,8 @@ class Recipe:
                 sampler_options[key] = _option(label, sampler, key, value)
             else:
                 loader_options[key] = _convert(f"--compare {label}: {key}", value, _LOADER_KEYS[key])
+        if sampler_options.get("short"):
+            raise OptionError(f"--compare {label}: short=1 ends epochs early, and runs take equal steps: remove it")
         return cls(label, sampler, chosen, sampler_options, loader_options)
 
 

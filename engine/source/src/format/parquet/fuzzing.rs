@@ -201,7 +201,7 @@ mod tests {
                 Parquet::new("seed".to_owned(), vec![look(Cursor::new(seed), shard, &[]).unwrap()], Held(seed));
             let source = source.unwrap();
             let mut good = 0;
-            source.fetch(&[0, 1, 2, 3, 4], &mut |_, answer| {
+            source.fetch_by(u64::MAX, &|| false, &[0, 1, 2, 3, 4], &mut |_, answer| {
                 good += usize::from(answer.is_ok());
                 ControlFlow::Continue(())
             });
@@ -236,8 +236,8 @@ mod tests {
             assert!(refused.contains(words), "{words:?} is missing from: {refused}");
         }
         for files in [[&seed, &silent], [&silent, &seed], [&seed, &seed]] {
-            assert_eq!(open(files.map(Vec::as_slice)).unwrap().classes(), ["cat", "dog"]);
+            assert_eq!(open(files.map(Vec::as_slice)).unwrap().facts().classes, ["cat", "dog"]);
         }
-        assert!(open([&silent, &silent]).unwrap().classes().is_empty());
+        assert!(open([&silent, &silent]).unwrap().facts().classes.is_empty());
     }
 }

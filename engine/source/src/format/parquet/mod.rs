@@ -61,6 +61,8 @@ pub(crate) struct Parquet<R> {
     labels: Vec<i64>,
     /// The first row of each file, and what a row of it takes, about.
     files: Vec<(SampleId, u64)>,
+    /// What the pages of a row have in the mean: they are read whole.
+    row_bytes: u64,
     /// Payload and tail of each row, once it was delivered.
     sizes: Vec<[AtomicU32; 2]>,
 }
@@ -131,7 +133,9 @@ impl<R: Reader> Parquet<R> {
             retry_timeout: reader.retry_timeout(),
             ..Facts::new(rows as usize, described(&catalog, rows, &schema), form, target)
         };
-        Ok(Self { catalog: Arc::new(catalog), reader, columns, schema, facts, labels, files, sizes })
+        let page_bytes: u64 = catalog.places.iter().map(|page| u64::from(page.bytes)).sum();
+        let row_bytes = page_bytes * columns.len() as u64 / catalog.places.len().max(1) as u64;
+        Ok(Self { catalog: Arc::new(catalog), reader, columns, schema, facts, labels, files, row_bytes, sizes })
     }
 
     /// The unit of a column that has row `id`, and which of its rows that is.
@@ -289,12 +293,8 @@ impl<R: Reader> Source for Parquet<R> {
     }
     /// A row's pages are read whole, from files of this machine too.
     fn link(&self) -> Link {
-        let units: usize = self.columns.iter().map(|column| column.units.len()).sum();
-        let bytes: u64 =
-            (0..units as SampleId).filter_map(|unit| Some(u64::from(self.catalog.place(unit)?.bytes))).sum();
-        let columns = self.columns.len() as u64;
-        let Link { requests_ahead, request_bytes } = self.reader.link(&self.catalog);
-        Link { requests_ahead, request_bytes: bytes * columns / units.max(1) as u64 + request_bytes * columns }
+        let link = self.reader.link(&self.catalog);
+        Link { request_bytes: self.row_bytes + link.request_bytes * self.columns.len() as u64, ..link }
     }
     fn limit(&self, bytes_per_s: Option<u64>, by: LimitBy) -> bool {
         self.reader.limit(bytes_per_s, by)

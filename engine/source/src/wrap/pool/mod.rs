@@ -230,6 +230,8 @@ impl Drop for InPool {
 }
 
 impl Tier for InPool {
+    type Flight = ();
+
     fn name(&self) -> &'static str {
         "the pool"
     }
@@ -326,7 +328,7 @@ impl Tier for InPool {
         outcome
     }
 
-    fn offer(&self, id: SampleId, cost: Duration, data: &[u8]) {
+    fn offer(&self, _: Option<&mut ()>, id: SampleId, cost: Duration, data: &[u8]) {
         let Some(key) = self.keys.of(id) else { return };
         let replace = self.memory.lock().doubted.contains(&id);
         let rated = self.rated.lock().clone();

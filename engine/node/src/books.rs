@@ -1,0 +1,434 @@
+//! The residents, the jobs that draw them, and the resident that leaves. A decision without effects.
+//!
+//! A resident is judged by how often each of its bytes is expected to be drawn in an epoch: the sum, over all clients
+//! of its dataset, of the draws that each has told. Clients of a job that draws uniformly tell nothing and draw
+//! everything once, so no sample displaces an equal one: the first ones stay, as in MinIO. A sample enters a full arena
+//! only in place of samples that are drawn less.
+
+use std::collections::HashMap;
+
+use crate::message::{Hello, Key, OfferHead};
+use crate::room::{GRANULE, Room, rounded};
+
+/// One sample displaces at most so many.
+const VICTIMS_MAX: usize = 64;
+/// Samples of a dataset that are rated; larger datasets are judged as if drawn uniformly.
+const RATED_MAX: u32 = 1 << 26;
+
+/// A sample in the arena.
+#[derive(Debug, Clone)]
+pub(crate) struct Resident {
+    pub(crate) key: Key,
+    pub(crate) dataset: u64,
+    pub(crate) id: u32,
+    pub(crate) at: u64,
+    pub(crate) bytes: u64,
+    pub(crate) cost_us: u32,
+    pub(crate) crc: u32,
+    job: u32,
+    leases: u32,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Its bytes are on their way.
+    Coming,
+    Here,
+    /// It was dropped while a client reads it.
+    Doomed,
+}
+
+/// A job of a dataset, over all its processes.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Job {
+    pub(crate) name: String,
+    pub(crate) dataset: u64,
+    pub(crate) dataset_name: String,
+    /// Bytes of residents that it brought.
+    pub(crate) bytes: u64,
+    pub(crate) residents: u64,
+    pub(crate) hits: u64,
+    pub(crate) hit_bytes: u64,
+    pub(crate) misses: u64,
+    pub(crate) clients: u32,
+    pub(crate) limit: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Member {
+    job: u32,
+    dataset: u64,
+    samples: u32,
+    connections: u32,
+    draws: Option<Box<[f32]>>,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub(crate) struct Books {
+    bytes: u64,
+    used: u64,
+    room: Room,
+    slots: Vec<Option<Resident>>,
+    free: Vec<u32>,
+    slots_max: usize,
+    by_key: HashMap<Key, u32>,
+    pub(crate) jobs: HashMap<u32, Job>,
+    next_job: u32,
+    members: HashMap<u64, Member>,
+    /// Residents that may leave, least drawn first, as of the last look; those before `gone` have been looked at.
+    victims: Vec<(f32, u32, Key)>,
+    gone: usize,
+    stale: bool,
+    /// Residents came that `victims` does not have.
+    entered: bool,
+    pub(crate) declined: u64,
+    pub(crate) evicted: u64,
+}
+
+/// Slots that became free: their tags are cleared before anything is written.
+pub(crate) type Freed = Vec<u32>;
+
+/// The outcome of an offer.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Offered {
+    /// Its slot, if it is kept.
+    pub(crate) slot: Option<u32>,
+    pub(crate) freed: Freed,
+}
+
+impl Books {
+    pub(crate) fn new(bytes: u64, slots_max: usize) -> Self {
+        Self {
+            bytes,
+            used: 0,
+            room: Room::new(bytes),
+            slots: Vec::new(),
+            free: Vec::new(),
+            slots_max,
+            by_key: HashMap::new(),
+            jobs: HashMap::new(),
+            next_job: 0,
+            members: HashMap::new(),
+            victims: Vec::new(),
+            gone: 0,
+            stale: true,
+            entered: false,
+            declined: 0,
+            evicted: 0,
+        }
+    }
+
+    /// Bytes in use, tags included.
+    pub(crate) fn used(&self) -> u64 {
+        self.used
+    }
+
+    pub(crate) fn has_members(&self) -> bool {
+        !self.members.is_empty()
+    }
+
+    /// A connection of a client begins.
+    pub(crate) fn join(&mut self, hello: &Hello) {
+        let job = self.job(&hello.job, hello.dataset, &hello.name);
+        let member = self.members.entry(hello.member).or_insert_with(|| Member {
+            job,
+            dataset: hello.dataset,
+            samples: hello.samples,
+            connections: 0,
+            draws: None,
+        });
+        member.connections += 1;
+        if member.connections == 1 {
+            self.stale = true;
+            if let Some(job) = self.jobs.get_mut(&job) {
+                job.clients += 1;
+            }
+        }
+    }
+
+    pub(crate) fn leave(&mut self, member: u64) {
+        let Some(left) = self.members.get_mut(&member) else { return };
+        left.connections -= 1;
+        if left.connections == 0 {
+            let job = left.job;
+            self.members.remove(&member);
+            self.stale = true;
+            if let Some(job) = self.jobs.get_mut(&job) {
+                job.clients = job.clients.saturating_sub(1);
+            }
+            self.prune();
+        }
+    }
+
+    /// Forgets jobs of which nothing is left, beyond a number.
+    fn prune(&mut self) {
+        if self.jobs.len() > 1024 {
+            self.jobs.retain(|_, job| job.clients > 0 || job.residents > 0);
+        }
+    }
+
+    /// The number of the job of that name and dataset.
+    pub(crate) fn job(&mut self, name: &str, dataset: u64, dataset_name: &str) -> u32 {
+        if let Some((&number, _)) = self.jobs.iter().find(|(_, job)| job.dataset == dataset && job.name == name) {
+            return number;
+        }
+        let number = self.next_job;
+        self.next_job = self.next_job.wrapping_add(1);
+        let limit = self.jobs.values().find(|job| job.name == name).and_then(|job| job.limit);
+        let job =
+            Job { name: name.to_owned(), dataset, dataset_name: dataset_name.to_owned(), limit, ..Job::default() };
+        self.jobs.insert(number, job);
+        number
+    }
+
+    pub(crate) fn rate(&mut self, member: u64, first: u32, draws: &[f32]) {
+        let Some(member) = self.members.get_mut(&member).filter(|member| member.samples <= RATED_MAX) else { return };
+        let all = member.draws.get_or_insert_with(|| vec![1.0; member.samples as usize].into());
+        for (place, draws) in all.iter_mut().skip(first as usize).zip(draws) {
+            *place = if draws.is_finite() && *draws >= 0.0 { *draws } else { 1.0 };
+        }
+        self.stale = true;
+    }
+
+    fn draws(&self, dataset: u64, id: u32) -> f32 {
+        let told = |member: &Member| {
+            let draws = member.draws.as_ref();
+            draws.map_or(1.0, |draws| draws.get(id as usize).copied().unwrap_or(0.0))
+        };
+        self.members.values().filter(|member| member.dataset == dataset).map(told).sum()
+    }
+
+    /// A resident that can be read.
+    pub(crate) fn find(&self, key: &Key) -> Option<(u32, &Resident)> {
+        let slot = *self.by_key.get(key)?;
+        let resident = self.slots.get(slot as usize)?.as_ref()?;
+        (resident.state == State::Here).then_some((slot, resident))
+    }
+
+    /// The same, which stays until the lease ends; counted as a hit or miss of `member`.
+    pub(crate) fn lease(&mut self, member: Option<u64>, key: &Key) -> Option<(u32, Resident)> {
+        let found = self.find(key).map(|(slot, resident)| (slot, resident.clone()));
+        let job = member.and_then(|member| self.members.get(&member)).map(|member| member.job);
+        if let Some(job) = job.and_then(|job| self.jobs.get_mut(&job)) {
+            match &found {
+                Some((_, resident)) => {
+                    job.hits += 1;
+                    job.hit_bytes += resident.bytes;
+                }
+                None => job.misses += 1,
+            }
+        }
+        if let Some((slot, _)) = &found
+            && let Some(resident) = self.at_mut(*slot)
+        {
+            resident.leases += 1;
+        }
+        found
+    }
+
+    /// A lease ends.
+    pub(crate) fn release(&mut self, slot: u32) -> Freed {
+        let Some(resident) = self.at_mut(slot) else { return Freed::new() };
+        resident.leases = resident.leases.saturating_sub(1);
+        if resident.leases == 0 && resident.state == State::Doomed {
+            self.free(slot);
+            return vec![slot];
+        }
+        Freed::new()
+    }
+
+    /// A client offers a sample.
+    pub(crate) fn offer(&mut self, member: u64, head: &OfferHead) -> Offered {
+        let Some(member) = self.members.get(&member) else { return Offered::default() };
+        let (job, dataset) = (member.job, member.dataset);
+        self.enter(job, dataset, head)
+    }
+
+    /// The same for a job.
+    pub(crate) fn enter(&mut self, job: u32, dataset: u64, head: &OfferHead) -> Offered {
+        if self.by_key.contains_key(&head.key) {
+            return Offered::default();
+        }
+        let mut freed = Freed::new();
+        let slot = self.place(job, dataset, head, &mut freed);
+        self.evicted += freed.len() as u64;
+        self.declined += u64::from(slot.is_none());
+        Offered { slot, freed }
+    }
+
+    fn place(&mut self, job: u32, dataset: u64, head: &OfferHead, freed: &mut Freed) -> Option<u32> {
+        let needed = cost(head.bytes);
+        let of = self.jobs.get(&job)?;
+        let limited = of.limit.is_some_and(|limit| of.bytes.saturating_add(needed) > limit);
+        if limited || needed > self.bytes || (self.free.is_empty() && self.slots.len() >= self.slots_max) {
+            return None;
+        }
+        let at = loop {
+            if self.used + needed <= self.bytes
+                && let Some(at) = self.room.take(head.bytes)
+            {
+                break at;
+            }
+            if freed.len() >= VICTIMS_MAX {
+                return None;
+            }
+            let victim = self.victim(self.draws(dataset, head.id))?;
+            self.free(victim);
+            freed.push(victim);
+        };
+        self.used += needed;
+        let resident = Resident {
+            key: head.key,
+            dataset,
+            id: head.id,
+            at,
+            bytes: head.bytes,
+            cost_us: head.cost_us,
+            crc: head.crc,
+            job,
+            leases: 0,
+            state: State::Coming,
+        };
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            (self.slots.len() - 1) as u32
+        });
+        if let Some(place) = self.slots.get_mut(slot as usize) {
+            *place = Some(resident);
+        }
+        self.by_key.insert(head.key, slot);
+        if let Some(job) = self.jobs.get_mut(&job) {
+            job.bytes += needed;
+            job.residents += 1;
+        }
+        Some(slot)
+    }
+
+    /// The place of a slot's data.
+    pub(crate) fn place_of(&self, slot: u32) -> Option<u64> {
+        Some(self.slots.get(slot as usize)?.as_ref()?.at)
+    }
+
+    /// All bytes of an offered sample have come: it can be read.
+    pub(crate) fn publish(&mut self, slot: u32) -> Option<Resident> {
+        self.entered = true;
+        let resident = self.at_mut(slot)?;
+        resident.state = State::Here;
+        Some(resident.clone())
+    }
+
+    /// The sample in `slot` is not given any more, and leaves when no client reads it.
+    pub(crate) fn doom(&mut self, slot: u32) -> Freed {
+        let Some(resident) = self.at_mut(slot) else { return Freed::new() };
+        let key = resident.key;
+        if resident.leases == 0 {
+            self.free(slot);
+            return vec![slot];
+        }
+        resident.state = State::Doomed;
+        if self.by_key.get(&key) == Some(&slot) {
+            self.by_key.remove(&key);
+        }
+        Freed::new()
+    }
+
+    /// Dooms all samples that `of` names, and returns how many.
+    pub(crate) fn drop_all(&mut self, of: impl Fn(&Job) -> bool) -> (u64, Freed) {
+        let jobs: Vec<u32> = self.jobs.iter().filter(|(_, job)| of(job)).map(|(&number, _)| number).collect();
+        let slots: Vec<u32> = self.here().filter(|(_, r)| jobs.contains(&r.job)).map(|(slot, _)| slot).collect();
+        let freed = slots.iter().flat_map(|&slot| self.doom(slot)).collect();
+        (slots.len() as u64, freed)
+    }
+
+    /// Limits the bytes that a job may bring; false if there is no job of that name.
+    pub(crate) fn limit(&mut self, name: &str, bytes: Option<u64>) -> (bool, Freed) {
+        let mut freed = Freed::new();
+        let numbers: Vec<u32> =
+            self.jobs.iter().filter(|(_, job)| job.name == name).map(|(&number, _)| number).collect();
+        for number in &numbers {
+            if let Some(job) = self.jobs.get_mut(number) {
+                job.limit = bytes;
+            }
+            let mut own: Vec<(f32, u32)> = self
+                .here()
+                .filter(|(_, resident)| resident.job == *number)
+                .map(|(slot, resident)| (self.draws(resident.dataset, resident.id), slot))
+                .collect();
+            own.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+            for (_, slot) in own {
+                if self.jobs.get(number).is_none_or(|job| job.limit.is_none_or(|limit| job.bytes <= limit)) {
+                    break;
+                }
+                freed.extend(self.doom(slot));
+            }
+        }
+        (!numbers.is_empty(), freed)
+    }
+
+    /// The mean time that the fetches of a dataset's residents took, in µs.
+    pub(crate) fn fetched_in_us(&self, dataset: u64) -> Option<f64> {
+        let (mut sum, mut count) = (0u64, 0u64);
+        for (_, resident) in self.here().filter(|(_, resident)| resident.dataset == dataset) {
+            sum += u64::from(resident.cost_us);
+            count += 1;
+        }
+        (count > 0).then(|| sum as f64 / count as f64)
+    }
+
+    pub(crate) fn residents(&self) -> u64 {
+        self.by_key.len() as u64
+    }
+
+    fn here(&self) -> impl Iterator<Item = (u32, &Resident)> {
+        let slots = self.slots.iter().enumerate();
+        slots.filter_map(|(slot, resident)| Some((slot as u32, resident.as_ref().filter(|r| r.state == State::Here)?)))
+    }
+
+    fn at_mut(&mut self, slot: u32) -> Option<&mut Resident> {
+        self.slots.get_mut(slot as usize)?.as_mut()
+    }
+
+    /// The resident that is drawn least, if it is drawn less than `draws` and no client reads it.
+    fn victim(&mut self, draws: f32) -> Option<u32> {
+        if self.stale || (self.gone >= self.victims.len() && self.entered) {
+            let mut victims: Vec<(f32, u32, Key)> = self
+                .here()
+                .map(|(slot, resident)| (self.draws(resident.dataset, resident.id), slot, resident.key))
+                .collect();
+            victims.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+            (self.victims, self.gone, self.stale, self.entered) = (victims, 0, false, false);
+        }
+        while let Some(&(worth, slot, key)) = self.victims.get(self.gone) {
+            if worth >= draws {
+                return None;
+            }
+            self.gone += 1;
+            let found = self.slots.get(slot as usize).and_then(Option::as_ref);
+            if found.is_some_and(|r| r.key == key && r.state == State::Here && r.leases == 0) {
+                return Some(slot);
+            }
+        }
+        None
+    }
+
+    fn free(&mut self, slot: u32) {
+        let Some(gone) = self.slots.get_mut(slot as usize).and_then(Option::take) else { return };
+        self.room.give(gone.at, gone.bytes);
+        self.used -= cost(gone.bytes);
+        self.free.push(slot);
+        if self.by_key.get(&gone.key) == Some(&slot) {
+            self.by_key.remove(&gone.key);
+        }
+        if let Some(job) = self.jobs.get_mut(&gone.job) {
+            job.bytes = job.bytes.saturating_sub(cost(gone.bytes));
+            job.residents = job.residents.saturating_sub(1);
+        }
+    }
+}
+
+/// Bytes that a sample takes with its tag.
+fn cost(bytes: u64) -> u64 {
+    rounded(bytes) + GRANULE
+}

@@ -1,0 +1,164 @@
+//! The node cache before a source: fetched samples are kept once for all processes of this machine (lossfeed-node).
+//!
+//! A sample's key is a digest of the dataset's and of [`Source::proof`], as in the disk tier: two jobs have one only
+//! for the same bytes, and an object that has changed is another sample.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lossfeed_disk::Whose;
+use lossfeed_node::{Client, Flight, Key, Offer, Settings};
+use sha2::{Digest, Sha256};
+
+use crate::error::{Error, Result};
+use crate::options::NodeTier;
+use crate::sample::Source;
+use crate::tune::circuit::Outcome;
+use crate::types::SampleId;
+use crate::wrap::tier::{Tier, TierNumbers, check_kept};
+use crate::wrap::tiered::Tiered;
+
+/// See the module's head.
+struct OnNode {
+    source: Arc<dyn Source>,
+    client: Client,
+    place: [u8; 32],
+}
+
+/// `source` with the node cache before it.
+///
+/// # Errors
+/// `Settings` for a folder that is another user's and for a source whose samples cannot be kept. An owner that does not
+/// start is no error: samples come from the source until one does.
+pub fn on_node(source: Arc<dyn Source>, node: &NodeTier) -> Result<Arc<dyn Source>> {
+    if source.facts().in_memory {
+        return Err(Error::settings(format!(
+            "share=\"node\": the samples of {} are in this process's memory and are not read from a store: leave it out",
+            source.facts().description
+        )));
+    }
+    check_kept(source.as_ref(), "share")?;
+    let describes = &source.facts().description;
+    let mut place = Sha256::new();
+    // Relative paths mean other files elsewhere.
+    if !describes.starts_with('/') && !describes.contains("://") {
+        let here = std::env::current_dir().unwrap_or_default();
+        place.update(here.as_os_str().as_encoded_bytes());
+    }
+    place.update(source.digest());
+    let place: [u8; 32] = place.finalize().into();
+    let (client, failed) = Client::new(Settings {
+        folders: node.folders.clone(),
+        bytes: node.bytes,
+        command: node.command.clone(),
+        job: node.job.clone(),
+        dataset: place.first_chunk().map_or(0, |first| u64::from_le_bytes(*first)),
+        name: describes.split_once(": ").map_or(&**describes, |(place, _)| place).to_owned(),
+        samples: u32::try_from(source.len()).unwrap_or(u32::MAX),
+    })
+    .map_err(|reason| {
+        Error::settings(format!("share=\"node\": {reason}; leave it out, or set LOSSFEED_RUNTIME_DIR"))
+    })?;
+    if let Some(reason) = failed {
+        tracing::warn!(reason, "the node cache has no owner: samples come from the source until one starts");
+    } else if client.capacity() != node.bytes {
+        tracing::info!(
+            bytes = client.capacity(),
+            asked = node.bytes,
+            "the node cache was started with another size, which holds until its last job ends"
+        );
+    }
+    let alone_us = client.fetched_in_us();
+    let tier = OnNode { source: Arc::clone(&source), client, place };
+    Ok(Arc::new(Tiered::new(source, tier, alone_us)))
+}
+
+impl OnNode {
+    fn key(&self, id: SampleId) -> Option<Key> {
+        let mut digest = Sha256::new();
+        digest.update(self.place);
+        digest.update(self.source.proof(id)?);
+        digest.finalize().first_chunk().copied()
+    }
+}
+
+impl Tier for OnNode {
+    type Flight = Flight;
+
+    fn name(&self) -> &'static str {
+        "the node cache"
+    }
+
+    fn counted(&self) -> TierNumbers {
+        TierNumbers::Node(self.client.numbers())
+    }
+
+    /// Not known without asking.
+    fn has(&self, _: SampleId) -> bool {
+        false
+    }
+
+    fn may_have(&self, _: SampleId) -> bool {
+        true
+    }
+
+    fn read(
+        &self,
+        ids: &[SampleId],
+        patience: &dyn Fn(usize) -> Duration,
+        stopped: &dyn Fn() -> bool,
+        sink: &mut dyn FnMut(usize, &[u8]) -> ControlFlow<()>,
+    ) -> Outcome {
+        let keys = ids.iter().enumerate();
+        let keys: Vec<(usize, Key, u64)> =
+            keys.filter_map(|(k, &id)| Some((k, self.key(id)?, self.source.payload_bytes(id)))).collect();
+        let read = self.client.read(&keys, patience, stopped, sink);
+        Outcome {
+            answers: read.answers,
+            failures: 0,
+            took_us: read.took.as_micros() as u64,
+            unfinished: read.unfinished,
+        }
+    }
+
+    fn flight(&self) -> Option<Flight> {
+        self.client.flight()
+    }
+
+    fn claim(&self, flight: &mut Flight, ids: &[SampleId], stopped: &dyn Fn() -> bool) -> Vec<Whose> {
+        // A sample without a key has no bytes.
+        let keys: Vec<Key> = ids.iter().map(|&id| self.key(id).unwrap_or_default()).collect();
+        let whose = flight.claim(&keys, stopped).into_iter();
+        whose
+            .zip(keys)
+            .map(|(whose, key)| match whose {
+                lossfeed_node::Whose::Theirs if key != Key::default() => Whose::Theirs,
+                lossfeed_node::Whose::There if key != Key::default() => Whose::There,
+                _ => Whose::Ours,
+            })
+            .collect()
+    }
+
+    fn offer(&self, flight: Option<&mut Flight>, id: SampleId, cost: Duration, data: &[u8]) {
+        if let (Some(flight), Some(key)) = (flight, self.key(id)) {
+            flight.offer(&Offer { key, id, cost, data });
+        }
+    }
+
+    fn forget(&self, ids: &[SampleId]) {
+        let keys: Vec<Key> = ids.iter().filter_map(|&id| self.key(id)).collect();
+        self.client.forget(&keys);
+    }
+
+    /// Tells the owner the expected draws of each sample: importances with mean 1; a sample without one is drawn as the
+    /// mean is.
+    fn rate(&self, _: &str, importances: &[f32]) {
+        let known = || importances.iter().copied().filter(|worth| worth.is_finite() && *worth >= 0.0);
+        let mean = known().map(f64::from).sum::<f64>() / known().count().max(1) as f64;
+        if mean > 0.0 {
+            let draws: Vec<f32> = importances.iter().map(|worth| (f64::from(*worth) / mean) as f32).collect();
+            self.client.rate(&draws);
+        }
+    }
+}
