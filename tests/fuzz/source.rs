@@ -43,7 +43,7 @@ fn hostile_shards_are_refused_with_a_reason() {
         ("label-too-long.tar", Sample, "5001 bytes"),
     ] {
         match open_shard(name) {
-            Ok(source) => panic!("{name} was opened: {}", source.facts().description),
+            Ok(source) => panic!("{name} was opened: {}", source.describe()),
             Err(e) => {
                 assert_eq!(e.kind(), kind, "{name}: {e}");
                 assert!(e.to_string().contains(word), "{word:?} is missing from: {e}");
@@ -66,7 +66,7 @@ fn members_that_lead_elsewhere_are_ignored_and_counted() {
         let source = open_shard(name).unwrap();
         let names: Vec<String> = (0..source.len() as u32).map(|id| source.name(id)).collect();
         assert_eq!(names, samples);
-        assert!(source.facts().description.contains(words), "{}", source.facts().description);
+        assert!(source.describe().contains(words), "{}", source.describe());
     }
 }
 

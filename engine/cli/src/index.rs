@@ -57,7 +57,7 @@ fn index(args: &IndexArgs) -> Result<Report> {
     let samples = source.len();
     let bytes = (0..samples as u32).map(|id| source.size(id).expected.unwrap_or(0)).sum();
     Ok(Report {
-        source: source.facts().description.clone(),
+        source: source.describe().to_owned(),
         samples,
         classes: source.classes().len(),
         bytes,

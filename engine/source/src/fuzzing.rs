@@ -3,9 +3,7 @@
 
 use std::collections::HashSet;
 use std::io::Cursor;
-use std::ops::ControlFlow;
 
-use crate::error::Result;
 use crate::format::catalog::{Catalog, Ignored, Shard};
 use crate::format::groups::assemble;
 use crate::format::index_cache;
@@ -16,8 +14,6 @@ use crate::request::identity::Stamp;
 #[cfg(feature = "cloud")]
 use crate::request::pages::Pages;
 use crate::sample::payload::picture_and_tail;
-use crate::sample::{Facts, Form, Payload, Size, Source, Traffic};
-use crate::types::{SampleId, TensorSpec};
 
 #[cfg(feature = "parquet")]
 pub use crate::format::parquet::fuzzing::{parquet, parquet_seeds};
@@ -167,42 +163,6 @@ pub fn index_seeds() -> Vec<Vec<u8>> {
             index_cache::encode(KEY, &ShardIndex { members, others, labels, ignored })
         })
         .into()
-}
-
-/// A dataset of one encoded image, to make decoders from.
-pub struct OneImage {
-    bytes: &'static [u8],
-    facts: Facts,
-}
-
-impl OneImage {
-    /// Of these bytes.
-    pub fn new(bytes: &'static [u8]) -> Self {
-        let form = Form::Images { tailed: false };
-        Self { bytes, facts: Facts::new(1, "one image", form, TensorSpec::class_index()) }
-    }
-}
-
-impl Source for OneImage {
-    fn facts(&self) -> &Facts {
-        &self.facts
-    }
-    fn name(&self, id: SampleId) -> String {
-        id.to_string()
-    }
-    fn size(&self, _: SampleId) -> Size {
-        Size::known(self.bytes.len() as u64)
-    }
-    fn fetch_by(
-        &self,
-        _: u64,
-        _: &dyn Fn() -> bool,
-        ids: &[SampleId],
-        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
-    ) -> Traffic {
-        _ = (0..ids.len()).try_for_each(|k| sink(k, Ok(Payload::new(self.bytes, &[]))));
-        Traffic::default()
-    }
 }
 
 #[cfg(test)]

@@ -432,6 +432,6 @@ fn identity(settings: &Settings, policy: &str, feed: &Feed, device: &dyn Device)
         sampler: settings.sampler.name().to_string(),
         device: device.name(),
         gpu_uuid: device.uuid(),
-        source: feed.source.facts().description.clone(),
+        source: feed.source.describe().to_owned(),
     }
 }

@@ -57,10 +57,7 @@ impl<'a> Labels<'a> {
     fn of(source: &'a dyn Source) -> Result<Self> {
         let Some(labels) = source.labels() else {
             return match source.pieces() {
-                [] => Err(Error::settings(format!(
-                    "{} has no labels to pack with its images",
-                    source.facts().description
-                ))),
+                [] => Err(Error::settings(format!("{} has no labels to pack with its images", source.describe()))),
                 _ => Ok(Self::None),
             };
         };
@@ -107,7 +104,7 @@ fn pack(args: &PackArgs) -> Result<Report> {
     let source = source::open(&args.source, &OpenOptions { fields: args.fields.clone(), ..OpenOptions::default() })?;
     let source = source.as_ref();
     if source.form() != &(Form::Images { tailed: false }) && source.pieces().is_empty() {
-        return Err(Error::settings(format!("{} holds no images: only images are packed", source.facts().description)));
+        return Err(Error::settings(format!("{} holds no images: only images are packed", source.describe())));
     }
     let labels = Labels::of(source)?;
     let beside = source.pieces().iter().filter(|piece| piece.kind.in_tail()).count() as u64;
@@ -134,7 +131,7 @@ fn pack(args: &PackArgs) -> Result<Report> {
     let kept = kept.into_iter().collect::<Result<Vec<_>>>()?.into_iter().filter(|&known| known).count();
     let bytes = check(source, &labels, &shards, &args.folder)?;
     Ok(Report {
-        source: source.facts().description.clone(),
+        source: source.describe().to_owned(),
         fields: fields(source),
         folder: args.folder.display().to_string(),
         samples: source.len(),

@@ -20,10 +20,10 @@ pub(super) fn golden(name: &str) -> Vec<u8> {
 }
 
 /// Encoded images in memory, all of class 0.
-pub(super) struct Images(Vec<Vec<u8>>, Facts);
+struct Images(Vec<Vec<u8>>, Facts);
 
 impl Images {
-    pub(super) fn new(images: Vec<Vec<u8>>) -> Self {
+    fn new(images: Vec<Vec<u8>>) -> Self {
         let form = Form::Images { tailed: false };
         let facts = Facts::new(images.len(), "images", form, TensorSpec::no_target());
         Self(images, facts)
@@ -58,7 +58,7 @@ impl Source for Images {
 
 pub(super) fn decoder(first: &[u8], mode: ImageMode, resize: Option<(usize, usize)>) -> Result<Decoder> {
     let resize = resize.map(|to| Resize { to, crop: None });
-    Decoder::for_source(&Images::new(vec![first.to_vec()]), mode, resize)
+    Decoder::for_image(first, mode, resize)
 }
 
 pub(super) fn decode(decoder: &Decoder, encoded: &[u8]) -> Result<Vec<u8>> {

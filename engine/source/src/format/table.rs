@@ -94,7 +94,7 @@ pub fn open_table(
                 if single && let Some(labels) = &labels {
                     (catalog.labels, catalog.classes, catalog.unlabelled) = (labels.clone(), classes.clone(), false);
                 }
-                Part::Files(Box::new(Files::new(catalog, LocalReader::new(root.clone(), 0), options)?))
+                Part::Files(Arc::new(Files::new(catalog, LocalReader::new(root.clone(), 0), options)?))
             }
             Values::Text(all) => Part::Text(all),
             Values::Whole(all) => Part::Numbers(all.into_iter().map(i64::to_ne_bytes).collect()),
@@ -102,7 +102,7 @@ pub fn open_table(
         });
     }
     if single && let Some(Part::Files(files)) = parts.pop() {
-        return Ok(Arc::from(files as Box<dyn Source>));
+        return Ok(files);
     }
     if labels.is_some() {
         pieces.push(Piece { name: "label".to_owned(), kind: PieceKind::Label });
@@ -147,7 +147,7 @@ fn catalog(
 }
 
 enum Part {
-    Files(Box<Files<LocalReader>>),
+    Files(Arc<dyn Source>),
     Text(Vec<String>),
     Numbers(Vec<[u8; 8]>),
 }
@@ -155,7 +155,7 @@ enum Part {
 impl Part {
     fn bytes(&self, id: SampleId) -> u64 {
         match self {
-            Self::Files(files) => files.size(id).payload,
+            Self::Files(files) => files.payload_bytes(id),
             Self::Text(all) => all.get(id as usize).map_or(0, |text| text.len() as u64),
             Self::Numbers(_) => 8,
         }
@@ -166,10 +166,10 @@ impl Part {
         into.clear();
         match self {
             // Text without a letter is text.
-            Self::Files(files) if files.size(id).payload == 0 => {}
+            Self::Files(files) if files.payload_bytes(id) == 0 => {}
             Self::Files(files) => {
                 let mut answer = Err(Error::internal("a part's file was not answered for"));
-                files.fetch_by(u64::MAX, &|| false, &[id], &mut |_, payload| {
+                files.fetch(&[id], &mut |_, payload| {
                     answer = payload.map(|payload| into.extend_from_slice(payload.data));
                     ControlFlow::Continue(())
                 });
@@ -185,7 +185,7 @@ impl Part {
         match self {
             Self::Files(files) => {
                 add(files.name(id).as_bytes());
-                add(&files.size(id).payload.to_le_bytes());
+                add(&files.payload_bytes(id).to_le_bytes());
             }
             Self::Text(all) => add(all.get(id as usize).map_or(&[], |text| text.as_bytes())),
             Self::Numbers(all) => add(all.get(id as usize).map_or(&[][..], |number| number)),

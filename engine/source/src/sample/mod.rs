@@ -230,6 +230,11 @@ impl dyn Source + '_ {
         self.facts().samples
     }
 
+    /// See [`Facts::description`].
+    pub fn describe(&self) -> &str {
+        &self.facts().description
+    }
+
     /// See [`Facts::form`].
     pub fn form(&self) -> &Form {
         &self.facts().form

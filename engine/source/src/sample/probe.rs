@@ -12,6 +12,15 @@ use crate::types::SampleId;
 const PROBES: usize = 16;
 
 impl Decoder {
+    /// A decoder for images like `first`, whose shape is what `resize` makes or that of `first`.
+    ///
+    /// # Errors
+    /// `Settings` for a resize of 0 or beyond [`MAX_PIXELS`](crate::MAX_PIXELS); `Sample` if `first` does not decode.
+    pub fn for_image(first: &[u8], mode: ImageMode, resize: Option<Resize>) -> Result<Self> {
+        let fit = resize.map(|resize| Ok((resize.size(), resize.fit()?))).transpose()?;
+        Ok(Self::new(probe(first)?, mode, fit))
+    }
+
     /// A decoder for `source`, whose shape is what `resize` makes or that of the first image that decodes.
     ///
     /// # Errors
@@ -21,7 +30,7 @@ impl Decoder {
         if !matches!(source.form(), Form::Images { .. }) {
             return Err(Error::usage(format!(
                 "{} holds rows, not images: there is nothing to decode",
-                source.facts().description
+                source.describe()
             )));
         }
         let fit = resize.map(|resize| Ok((resize.size(), resize.fit()?))).transpose()?;
@@ -36,15 +45,11 @@ impl Decoder {
                 Some(Ok(head)) => return Ok(Self::new(head, mode, fit)),
                 Some(Err(e)) => failure = failure.or(Some((id, e))),
                 None => {
-                    return Err(Error::internal(format!(
-                        "{} did not answer for sample {id}",
-                        source.facts().description
-                    )));
+                    return Err(Error::internal(format!("{} did not answer for sample {id}", source.describe())));
                 }
             }
         }
-        let (id, e) =
-            failure.ok_or_else(|| Error::unreadable(format!("{} holds no samples", source.facts().description)))?;
+        let (id, e) = failure.ok_or_else(|| Error::unreadable(format!("{} holds no samples", source.describe())))?;
         Err(Error::new(
             e.kind(),
             format!("none of the first {} samples could be decoded; {}", source.len().min(PROBES), source.name(id)),

@@ -122,7 +122,7 @@ fn a_class_folder_gives_its_images_in_the_order_of_their_names() {
         .into();
     assert_eq!(all(&*source), expected);
     assert_eq!(source.payload_bytes(2), png(3).len() as u64);
-    assert!(source.facts().description.contains("2 other files ignored"), "{}", source.facts().description);
+    assert!(source.describe().contains("2 other files ignored"), "{}", source.describe());
 }
 
 #[test]
@@ -351,7 +351,7 @@ fn links_that_lead_nowhere_and_names_that_are_no_text_are_left_out() {
     let source = open_path(dir.path()).unwrap();
     assert_eq!(all(&*source), all(&*healthy));
     assert_eq!((source.classes(), source.digest()), (healthy.classes(), healthy.digest()));
-    let said = &source.facts().description;
+    let said = source.describe();
     assert!(said.contains("4 links ignored") && said.contains("2 other files ignored"), "{said}");
     // A class of nothing else is still a class without images.
     fs::create_dir(dir.path().join("eel")).unwrap();

@@ -52,7 +52,7 @@ fn what_was_fetched_once_comes_from_the_disk_also_after_a_restart_and_through_ot
             }
             assert_eq!(all(&*source), all(&*plain));
             assert_eq!(source.counted().disk.unwrap().0.hits, if far { samples } else { 2 * samples });
-            assert_eq!((source.digest(), &source.facts().description), (plain.digest(), &plain.facts().description));
+            assert_eq!((source.digest(), source.describe()), (plain.digest(), plain.describe()));
             assert_eq!((source.facts().remote, source.facts().in_memory), (far, false));
         }
     }

@@ -50,10 +50,7 @@ fn a_throttled_path_gives_what_the_plain_path_gives() {
         let plain = open(&path, &OpenOptions::default()).unwrap();
         let far = open(&path, &throttled()).unwrap();
         assert_eq!(all(&*far), all(&*plain), "{path}");
-        assert_eq!(
-            (far.labels(), far.classes(), &far.facts().description),
-            (plain.labels(), plain.classes(), &plain.facts().description)
-        );
+        assert_eq!((far.labels(), far.classes(), far.describe()), (plain.labels(), plain.classes(), plain.describe()));
     }
 }
 
@@ -127,7 +124,7 @@ fn a_folder_in_a_store_has_the_ids_of_the_same_folder_on_disk() {
     assert_eq!(all(&*stored), all(&*disk));
     assert_eq!((stored.len(), stored.name(1)), (11, "cat/2.png".to_owned()));
     assert_eq!((stored.digest(), stored.classes()), (disk.digest(), disk.classes()));
-    let ignored = |source: &dyn Source| source.facts().description.split_once(':').unwrap().1.to_owned();
+    let ignored = |source: &dyn Source| source.describe().split_once(':').unwrap().1.to_owned();
     assert_eq!(ignored(&*stored), ignored(&*disk));
 }
 

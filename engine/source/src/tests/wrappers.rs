@@ -65,15 +65,6 @@ impl Odd {
     fn of(&self, id: SampleId) -> u64 {
         self.number * 100 + u64::from(id) + 1
     }
-
-    fn answer(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
-        for (k, &id) in ids.iter().enumerate() {
-            let data = self.of(id).to_le_bytes();
-            if sink(k, Ok(Payload::new(&data, bytemuck::bytes_of(&self.labels[id as usize])))).is_break() {
-                return;
-            }
-        }
-    }
 }
 
 #[deny(clippy::missing_trait_methods)]
@@ -138,7 +129,9 @@ impl Source for Odd {
         sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
     ) -> Traffic {
         self.hears(format!("fetch_by {request_bytes} {} {ids:?}", stopped()));
-        self.answer(ids, sink);
+        let _ = ids.iter().enumerate().try_for_each(|(k, &id)| {
+            sink(k, Ok(Payload::new(&self.of(id).to_le_bytes(), bytemuck::bytes_of(&self.labels[id as usize]))))
+        });
         Traffic { requests: self.number, vain_bytes: 1, repeated_samples: 2, repeated_bytes: 3 }
     }
     fn plan(&self, ids: &[SampleId], call: Ask) -> Option<Plan> {
@@ -343,7 +336,7 @@ fn a_source_with_a_tier_answers_as_what_it_wraps() {
     }
 }
 
-/// What the loader asks for before it plans: no part is taken for what it is not.
+/// The loader plans by these.
 #[test]
 fn a_concatenation_is_what_all_parts_are_and_remote_if_one_is() {
     for near in [[true, true], [true, false], [false, true], [false, false]] {

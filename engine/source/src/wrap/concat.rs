@@ -99,36 +99,6 @@ impl Concat {
     fn of<T>(&self, id: SampleId, ask: impl Fn(&dyn Source, SampleId) -> T) -> Option<T> {
         self.place(id).map(|(part, id)| ask(&*self.parts[part], id))
     }
-
-    /// Has `read` read each part's samples: (part, its ids, its sink). It stops when the sink has had enough.
-    fn divide(
-        &self,
-        ids: &[SampleId],
-        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
-        mut read: impl FnMut(&dyn Source, &[SampleId], &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>),
-    ) {
-        let mut shares: Vec<(Vec<usize>, Vec<SampleId>)> = vec![Default::default(); self.parts.len()];
-        for (k, &id) in ids.iter().enumerate() {
-            if let Some((part, inner)) = self.place(id) {
-                shares[part].0.push(k);
-                shares[part].1.push(inner);
-            } else if sink(k, Err(Error::internal(format!("id {id} is not one of {} samples", self.facts.samples))))
-                .is_break()
-            {
-                return;
-            }
-        }
-        for (part, (places, inner)) in self.parts.iter().zip(shares).filter(|(_, (places, _))| !places.is_empty()) {
-            let mut flow = ControlFlow::Continue(());
-            read(&**part, &inner, &mut |k, answer| {
-                flow = sink(places[k], answer);
-                flow
-            });
-            if flow.is_break() {
-                return;
-            }
-        }
-    }
 }
 
 /// Of two that may be there, `join` of both.
@@ -273,11 +243,29 @@ impl Source for Concat {
         sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
     ) -> Traffic {
         let mut traffic = Traffic::default();
-        self.divide(ids, sink, |part, ids, sink| {
-            if !stopped() {
-                traffic += part.fetch_by(request_bytes, stopped, ids, sink);
+        let mut shares: Vec<(Vec<usize>, Vec<SampleId>)> = vec![Default::default(); self.parts.len()];
+        for (k, &id) in ids.iter().enumerate() {
+            if let Some((part, inner)) = self.place(id) {
+                shares[part].0.push(k);
+                shares[part].1.push(inner);
+            } else if sink(k, Err(Error::internal(format!("id {id} is not one of {} samples", self.facts.samples))))
+                .is_break()
+            {
+                return traffic;
             }
-        });
+        }
+        for (part, (places, inner)) in self.parts.iter().zip(shares).filter(|(_, (places, _))| !places.is_empty()) {
+            let mut flow = ControlFlow::Continue(());
+            if !stopped() {
+                traffic += part.fetch_by(request_bytes, stopped, &inner, &mut |k, answer| {
+                    flow = sink(places[k], answer);
+                    flow
+                });
+            }
+            if flow.is_break() {
+                break;
+            }
+        }
         traffic
     }
     fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {

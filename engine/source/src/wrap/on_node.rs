@@ -35,11 +35,11 @@ pub fn on_node(source: Arc<dyn Source>, node: &NodeTier) -> Result<Arc<dyn Sourc
     if source.facts().in_memory {
         return Err(Error::settings(format!(
             "share=\"node\": the samples of {} are in this process's memory and are not read from a store: leave it out",
-            source.facts().description
+            source.describe()
         )));
     }
     check_kept(source.as_ref(), "share")?;
-    let describes = &source.facts().description;
+    let describes = source.describe();
     let mut place = Sha256::new();
     // Relative paths mean other files elsewhere.
     if !describes.starts_with('/') && !describes.contains("://") {
@@ -54,7 +54,7 @@ pub fn on_node(source: Arc<dyn Source>, node: &NodeTier) -> Result<Arc<dyn Sourc
         command: node.command.clone(),
         job: node.job.clone(),
         dataset: place.first_chunk().map_or(0, |first| u64::from_le_bytes(*first)),
-        name: describes.split_once(": ").map_or(&**describes, |(place, _)| place).to_owned(),
+        name: describes.split_once(": ").map_or(describes, |(place, _)| place).to_owned(),
         samples: u32::try_from(source.len()).unwrap_or(u32::MAX),
     })
     .map_err(|reason| {

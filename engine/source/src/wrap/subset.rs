@@ -73,25 +73,6 @@ impl Subset {
     fn inner(&self, id: SampleId) -> Option<SampleId> {
         self.ids.get(id as usize).copied()
     }
-
-    /// Positions that are in range, with the inner source's ids; the others are answered at once.
-    fn inner_ids(
-        &self,
-        ids: &[SampleId],
-        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
-    ) -> ControlFlow<(), (Vec<usize>, Vec<SampleId>)> {
-        let mut found = (Vec::with_capacity(ids.len()), Vec::with_capacity(ids.len()));
-        for (k, &id) in ids.iter().enumerate() {
-            match self.inner(id) {
-                Some(inner) => {
-                    found.0.push(k);
-                    found.1.push(inner);
-                }
-                None => sink(k, Err(Error::internal(format!("id {id} is not one of {} samples", self.ids.len()))))?,
-            }
-        }
-        ControlFlow::Continue(found)
-    }
 }
 
 #[deny(clippy::missing_trait_methods)] // what is left out falls back to a default, silently
@@ -169,12 +150,18 @@ impl Source for Subset {
         ids: &[SampleId],
         sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
     ) -> Traffic {
-        match self.inner_ids(ids, sink) {
-            ControlFlow::Continue((places, inner)) => {
-                self.inner.fetch_by(request_bytes, stopped, &inner, &mut |k, answer| sink(places[k], answer))
+        let (mut places, mut inner) = (Vec::with_capacity(ids.len()), Vec::with_capacity(ids.len()));
+        for (k, &id) in ids.iter().enumerate() {
+            if let Some(id) = self.inner(id) {
+                places.push(k);
+                inner.push(id);
+            } else if sink(k, Err(Error::internal(format!("id {id} is not one of {} samples", self.ids.len()))))
+                .is_break()
+            {
+                return Traffic::default();
             }
-            ControlFlow::Break(()) => Traffic::default(),
         }
+        self.inner.fetch_by(request_bytes, stopped, &inner, &mut |k, answer| sink(places[k], answer))
     }
 }
 

@@ -114,14 +114,14 @@ pub(crate) fn check_kept(source: &dyn Source, keyword: &str) -> Result<()> {
         return Err(Error::settings(format!(
             "{} cannot be kept {place}: the size of a row is not known before it was read; leave `{keyword}` out, or \
              pack it into tar shards",
-            source.facts().description
+            source.describe()
         )));
     }
     if !known || some.is_some_and(|id| source.proof(id).is_none()) {
         return Err(Error::settings(format!(
             "{} cannot be kept {place}: its store tells neither entity tags nor dates, so nothing would tell a \
              changed object from the one that was kept; leave `{keyword}` out",
-            source.facts().description
+            source.describe()
         )));
     }
     Ok(())
