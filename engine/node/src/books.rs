@@ -87,15 +87,15 @@ pub(crate) struct Books {
     pub(crate) evicted: u64,
 }
 
-/// Slots that became free: their tags are cleared before anything is written.
-pub(crate) type Freed = Vec<u32>;
+/// Slots, whose tags are cleared before anything is written.
+pub(crate) type Slots = Vec<u32>;
 
 /// The outcome of an offer.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Offered {
     /// Its slot, if it is kept.
     pub(crate) slot: Option<u32>,
-    pub(crate) freed: Freed,
+    pub(crate) freed: Slots,
 }
 
 impl Books {
@@ -204,39 +204,34 @@ impl Books {
     pub(crate) fn find(&self, key: &Key) -> Option<(u32, &Resident)> {
         let slot = *self.by_key.get(key)?;
         let resident = self.slots.get(slot as usize)?.as_ref()?;
-        (resident.state == State::Here).then_some((slot, resident))
+        resident.is_here().then_some((slot, resident))
     }
 
-    /// The same, which stays until the lease ends; counted as a hit or miss of `member`.
-    pub(crate) fn lease(&mut self, member: Option<u64>, key: &Key) -> Option<(u32, Resident)> {
-        let found = self.find(key).map(|(slot, resident)| (slot, resident.clone()));
+    /// The same, which stays until the lease ends.
+    pub(crate) fn lease(&mut self, key: &Key) -> Option<(u32, &Resident)> {
+        let slot = *self.by_key.get(key)?;
+        let resident = self.slots.get_mut(slot as usize)?.as_mut().filter(|resident| resident.is_here())?;
+        resident.leases += 1;
+        Some((slot, resident))
+    }
+
+    /// Counts what a client found, these bytes of it, and what it did not.
+    pub(crate) fn count(&mut self, member: Option<u64>, hits: u64, hit_bytes: u64, misses: u64) {
         let job = member.and_then(|member| self.members.get(&member)).map(|member| member.job);
         if let Some(job) = job.and_then(|job| self.jobs.get_mut(&job)) {
-            match &found {
-                Some((_, resident)) => {
-                    job.hits += 1;
-                    job.hit_bytes += resident.bytes;
-                }
-                None => job.misses += 1,
-            }
+            job.hits += hits;
+            job.hit_bytes += hit_bytes;
+            job.misses += misses;
         }
-        if let Some((slot, _)) = &found
-            && let Some(resident) = self.at_mut(*slot)
-        {
-            resident.leases += 1;
-        }
-        found
     }
 
     /// A lease ends.
-    pub(crate) fn release(&mut self, slot: u32) -> Freed {
-        let Some(resident) = self.at_mut(slot) else { return Freed::new() };
+    pub(crate) fn release(&mut self, slot: u32) {
+        let Some(resident) = self.at_mut(slot) else { return };
         resident.leases = resident.leases.saturating_sub(1);
         if resident.leases == 0 && resident.state == State::Doomed {
             self.free(slot);
-            return vec![slot];
         }
-        Freed::new()
     }
 
     /// A client offers a sample.
@@ -251,14 +246,14 @@ impl Books {
         if self.by_key.contains_key(&head.key) {
             return Offered::default();
         }
-        let mut freed = Freed::new();
+        let mut freed = Slots::new();
         let slot = self.place(job, dataset, head, &mut freed);
         self.evicted += freed.len() as u64;
         self.declined += u64::from(slot.is_none());
         Offered { slot, freed }
     }
 
-    fn place(&mut self, job: u32, dataset: u64, head: &OfferHead, freed: &mut Freed) -> Option<u32> {
+    fn place(&mut self, job: u32, dataset: u64, head: &OfferHead, freed: &mut Slots) -> Option<u32> {
         let needed = cost(head.bytes);
         let of = self.jobs.get(&job)?;
         let limited = of.limit.is_some_and(|limit| of.bytes.saturating_add(needed) > limit);
@@ -320,51 +315,49 @@ impl Books {
     }
 
     /// The sample in `slot` is not given any more, and leaves when no client reads it.
-    pub(crate) fn doom(&mut self, slot: u32) -> Freed {
-        let Some(resident) = self.at_mut(slot) else { return Freed::new() };
+    pub(crate) fn doom(&mut self, slot: u32) {
+        let Some(resident) = self.at_mut(slot) else { return };
         let key = resident.key;
         if resident.leases == 0 {
             self.free(slot);
-            return vec![slot];
+            return;
         }
         resident.state = State::Doomed;
         if self.by_key.get(&key) == Some(&slot) {
             self.by_key.remove(&key);
         }
-        Freed::new()
     }
 
-    /// Dooms all samples that `of` names, and returns how many.
-    pub(crate) fn drop_all(&mut self, of: impl Fn(&Job) -> bool) -> (u64, Freed) {
+    /// The samples of all jobs that `of` names.
+    pub(crate) fn all_of(&self, of: impl Fn(&Job) -> bool) -> Slots {
         let jobs: Vec<u32> = self.jobs.iter().filter(|(_, job)| of(job)).map(|(&number, _)| number).collect();
-        let slots: Vec<u32> = self.here().filter(|(_, r)| jobs.contains(&r.job)).map(|(slot, _)| slot).collect();
-        let freed = slots.iter().flat_map(|&slot| self.doom(slot)).collect();
-        (slots.len() as u64, freed)
+        self.here().filter(|(_, r)| jobs.contains(&r.job)).map(|(slot, _)| slot).collect()
     }
 
-    /// Limits the bytes that a job may bring; false if there is no job of that name.
-    pub(crate) fn limit(&mut self, name: &str, bytes: Option<u64>) -> (bool, Freed) {
-        let mut freed = Freed::new();
-        let numbers: Vec<u32> =
-            self.jobs.iter().filter(|(_, job)| job.name == name).map(|(&number, _)| number).collect();
-        for number in &numbers {
-            if let Some(job) = self.jobs.get_mut(number) {
-                job.limit = bytes;
-            }
-            let mut own: Vec<(f32, u32)> = self
+    /// Limits the bytes that a job may bring, and returns the samples that it has beyond them, least drawn first; `None`
+    /// if there is no job of that name.
+    pub(crate) fn limit(&mut self, name: &str, bytes: Option<u64>) -> Option<Slots> {
+        let (mut known, mut beyond) = (false, Slots::new());
+        for job in self.jobs.values_mut().filter(|job| job.name == name) {
+            (known, job.limit) = (true, bytes);
+        }
+        for (&number, job) in self.jobs.iter().filter(|(_, job)| job.name == name) {
+            let mut own: Vec<(f32, u32, u64)> = self
                 .here()
-                .filter(|(_, resident)| resident.job == *number)
-                .map(|(slot, resident)| (self.draws(resident.dataset, resident.id), slot))
+                .filter(|(_, resident)| resident.job == number)
+                .map(|(slot, r)| (self.draws(r.dataset, r.id), slot, cost(r.bytes)))
                 .collect();
             own.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
-            for (_, slot) in own {
-                if self.jobs.get(number).is_none_or(|job| job.limit.is_none_or(|limit| job.bytes <= limit)) {
+            let mut left = job.bytes;
+            for (_, slot, bytes) in own {
+                if job.limit.is_none_or(|limit| left <= limit) {
                     break;
                 }
-                freed.extend(self.doom(slot));
+                left = left.saturating_sub(bytes);
+                beyond.push(slot);
             }
         }
-        (!numbers.is_empty(), freed)
+        known.then_some(beyond)
     }
 
     /// The mean time that the fetches of a dataset's residents took, in µs.
@@ -383,7 +376,7 @@ impl Books {
 
     fn here(&self) -> impl Iterator<Item = (u32, &Resident)> {
         let slots = self.slots.iter().enumerate();
-        slots.filter_map(|(slot, resident)| Some((slot as u32, resident.as_ref().filter(|r| r.state == State::Here)?)))
+        slots.filter_map(|(slot, resident)| Some((slot as u32, resident.as_ref().filter(|r| r.is_here())?)))
     }
 
     fn at_mut(&mut self, slot: u32) -> Option<&mut Resident> {
@@ -406,7 +399,7 @@ impl Books {
             }
             self.gone += 1;
             let found = self.slots.get(slot as usize).and_then(Option::as_ref);
-            if found.is_some_and(|r| r.key == key && r.state == State::Here && r.leases == 0) {
+            if found.is_some_and(|r| r.key == key && r.is_here() && r.leases == 0) {
                 return Some(slot);
             }
         }
@@ -425,6 +418,40 @@ impl Books {
             job.bytes = job.bytes.saturating_sub(cost(gone.bytes));
             job.residents = job.residents.saturating_sub(1);
         }
+    }
+}
+
+#[cfg(any(test, fuzzing))]
+impl Books {
+    /// All residents by slot, after the sums were compared with them.
+    pub(crate) fn checked(&self) -> Vec<(u32, &Resident)> {
+        let all = self.slots.iter().enumerate();
+        let all: Vec<(u32, &Resident)> = all.filter_map(|(slot, r)| Some((slot as u32, r.as_ref()?))).collect();
+        assert_eq!(self.used, all.iter().map(|(_, r)| cost(r.bytes)).sum::<u64>());
+        let named = all.iter().filter(|(_, r)| r.state != State::Doomed);
+        assert!(named.clone().all(|(slot, r)| self.by_key.get(&r.key) == Some(slot)));
+        assert_eq!(self.by_key.len(), named.count());
+        for (number, job) in &self.jobs {
+            let own = all.iter().filter(|(_, r)| r.job == *number);
+            assert_eq!(
+                (job.residents, job.bytes),
+                own.fold((0, 0), |(n, bytes), (_, r)| (n + 1, bytes + cost(r.bytes)))
+            );
+        }
+        let mut places: Vec<(u64, u64)> = all.iter().map(|(_, r)| (r.at, r.at + r.bytes)).collect();
+        places.sort_unstable();
+        assert!(places.windows(2).all(|two| two[0].1 <= two[1].0), "residents overlap");
+        all
+    }
+
+    pub(crate) fn is_leased(&self) -> bool {
+        self.slots.iter().flatten().any(|resident| resident.leases > 0)
+    }
+}
+
+impl Resident {
+    pub(crate) fn is_here(&self) -> bool {
+        self.state == State::Here
     }
 }
 

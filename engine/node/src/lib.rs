@@ -25,6 +25,8 @@ mod books;
 mod books_tests;
 mod client;
 mod flights;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod link;
 mod message;
 mod numbers;

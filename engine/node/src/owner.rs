@@ -48,9 +48,14 @@ pub(crate) struct Peer {
     pub(crate) file_in: Option<OwnedFd>,
     /// The client's number, once it said it.
     pub(crate) member: Option<u64>,
-    pub(crate) dataset: u64,
     pub(crate) leases: Vec<u32>,
     pub(crate) coming: Option<Coming>,
+}
+
+impl Peer {
+    pub(crate) fn new(socket: UnixStream) -> Self {
+        Self { socket, out: Vec::new(), file_out: None, file_in: None, member: None, leases: Vec::new(), coming: None }
+    }
 }
 
 type Peers = HashMap<u64, (Peer, Parser)>;
@@ -89,6 +94,26 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
+    /// # Errors
+    /// The reason why the memory cannot be had.
+    pub(crate) fn new(bytes: u64) -> Result<Self, String> {
+        let id = start::random();
+        let arena = Arena::new(bytes, id).map_err(|e| format!("an arena of {bytes} bytes: {e}"))?;
+        Ok(Self {
+            books: Books::new(bytes, arena.slots()),
+            arena,
+            flights: Flights::default(),
+            waiters: Vec::new(),
+            adoption: None,
+            adopted: vec![id],
+            bytes,
+            refused: 0,
+            last_refusal: String::new(),
+            begun: Instant::now(),
+            news: false,
+        })
+    }
+
     pub(crate) fn now_ms(&self) -> u64 {
         self.begun.elapsed().as_millis() as u64
     }
@@ -100,21 +125,7 @@ impl Owner {
 /// The reason why the folder, the socket or the memory cannot be had.
 pub fn serve(asked: &Serve) -> Result<(), String> {
     let Some((_held, listener)) = start::listen(&asked.folder)? else { return Ok(()) };
-    let id = start::random();
-    let arena = Arena::new(asked.bytes, id).map_err(|e| format!("an arena of {} bytes: {e}", asked.bytes))?;
-    let mut owner = Owner {
-        books: Books::new(asked.bytes, arena.slots()),
-        arena,
-        flights: Flights::default(),
-        waiters: Vec::new(),
-        adoption: None,
-        adopted: vec![id],
-        bytes: asked.bytes,
-        refused: 0,
-        last_refusal: String::new(),
-        begun: Instant::now(),
-        news: false,
-    };
+    let mut owner = Owner::new(asked.bytes)?;
     let mut peers = Peers::new();
     let (mut next, mut idle_since) = (0u64, Instant::now());
     let mut buffer = vec![0; 64 << 10];
@@ -190,17 +201,7 @@ fn accept(listener: &UnixListener, peers: &mut Peers, next: &mut u64) {
             continue;
         }
         *next += 1;
-        let peer = Peer {
-            socket,
-            out: Vec::new(),
-            file_out: None,
-            file_in: None,
-            member: None,
-            dataset: 0,
-            leases: Vec::new(),
-            coming: None,
-        };
-        peers.insert(*next, (peer, Parser::default()));
+        peers.insert(*next, (Peer::new(socket), Parser::default()));
     }
 }
 

@@ -60,7 +60,7 @@ impl Owner {
                     return Err("a second greeting".into());
                 }
                 self.books.join(&hello);
-                (peer.member, peer.dataset) = (Some(hello.member), hello.dataset);
+                peer.member = Some(hello.member);
                 let fetched_in_us = self.books.fetched_in_us(hello.dataset).unwrap_or(f64::NAN);
                 let (id, bytes) = (self.arena.id.to_le_bytes(), self.bytes.to_le_bytes());
                 peer.file_out = Some(self.arena.file().try_clone_to_owned().map_err(|e| e.to_string())?);
@@ -69,19 +69,24 @@ impl Owner {
             Message::Ask(keys) => {
                 let at = begin(&mut peer.out, kind::FOUND);
                 peer.out.extend_from_slice(&self.books.used().to_le_bytes());
+                peer.out.reserve(20 * keys.len());
+                let mut hit_bytes = 0;
                 for key in &keys {
                     self.adopt(key);
-                    let (offset, bytes, crc) = match self.books.lease(peer.member, key) {
+                    let (offset, bytes, crc) = match self.books.lease(key) {
                         Some((slot, resident)) => {
                             peer.leases.push(slot);
                             (self.arena.offset(resident.at), resident.bytes, resident.crc)
                         }
                         None => (0, 0, 0),
                     };
+                    hit_bytes += bytes;
                     peer.out.extend_from_slice(&offset.to_le_bytes());
                     peer.out.extend_from_slice(&bytes.to_le_bytes());
                     peer.out.extend_from_slice(&crc.to_le_bytes());
                 }
+                let hits = peer.leases.len();
+                self.books.count(peer.member, hits as u64, hit_bytes, (keys.len() - hits) as u64);
                 finish(&mut peer.out, at);
             }
             Message::Claim { wait, keys } => {
@@ -123,15 +128,15 @@ impl Owner {
             }
             Message::Drop(name) => {
                 let known = self.books.jobs.values().any(|job| job.dataset_name == name);
-                let (count, freed) = self.books.drop_all(|job| job.dataset_name == name);
-                freed.iter().for_each(|&slot| self.arena.untag(slot));
-                let count = if known { count } else { u64::MAX };
+                let slots = self.books.all_of(|job| job.dataset_name == name);
+                slots.iter().for_each(|&slot| self.drop_slot(slot));
+                let count = if known { slots.len() as u64 } else { u64::MAX };
                 peer.out.extend(frame(kind::COUNT, &[&count.to_le_bytes()]));
             }
             Message::Limit { job, bytes } => {
-                let (known, freed) = self.books.limit(job, bytes);
-                freed.iter().for_each(|&slot| self.arena.untag(slot));
-                peer.out.extend(frame(kind::COUNT, &[&u64::from(known).to_le_bytes()]));
+                let beyond = self.books.limit(job, bytes);
+                beyond.iter().flatten().for_each(|&slot| self.drop_slot(slot));
+                peer.out.extend(frame(kind::COUNT, &[&u64::from(beyond.is_some()).to_le_bytes()]));
             }
         }
         Ok(())
@@ -187,7 +192,7 @@ impl Owner {
 
     fn release(&mut self, peer: &mut Peer) {
         for slot in peer.leases.drain(..) {
-            self.books.release(slot).iter().for_each(|&slot| self.arena.untag(slot));
+            self.books.release(slot);
         }
     }
 
