@@ -1,55 +1,21 @@
 //! How much is read ahead is found where nobody says it, is shown with its reason, and stays for the next epoch.
 
-use super::buffer_tests::{dataset, settings};
-use super::{Dataset, Engine};
-use crate::error::Result;
+use super::Engine;
+use super::buffer_tests::{settings, stored};
 use crate::journal::{Event, Limits, Recording};
 use crate::loader::Next;
 use crate::sampler::{SamplerSettings, Uniform};
 use crate::settings::Settings;
-use crate::source::{Facts, ImageMode, Payload, Size, Source, Traffic};
 use crate::tune::lead::Why;
-use crate::types::SampleId;
 use std::fs::File;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 const LEAST: u64 = 128 << 20;
 
-/// A source behind a network.
-struct Far(Arc<dyn Source>, Facts);
-
-impl Source for Far {
-    fn facts(&self) -> &Facts {
-        &self.1
-    }
-    fn name(&self, id: SampleId) -> String {
-        self.0.name(id)
-    }
-    fn size(&self, id: SampleId) -> Size {
-        self.0.size(id)
-    }
-    fn labels(&self) -> Option<&[i64]> {
-        self.0.labels()
-    }
-    fn fetch_by(
-        &self,
-        _: u64,
-        _: &dyn Fn() -> bool,
-        ids: &[SampleId],
-        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
-    ) -> Traffic {
-        self.0.fetch(ids, sink);
-        Traffic::default()
-    }
-}
-
 fn engine(read_ahead: Option<u64>, journal: Option<std::path::PathBuf>) -> Engine {
-    let source = dataset().source;
-    let facts = Facts { remote: true, in_memory: false, ..source.facts().clone() };
-    let far = Dataset::new(Arc::new(Far(source, facts)), ImageMode::Auto, None).unwrap();
+    let far = stored(true, &Arc::default(), || {});
     let sampler = SamplerSettings::Uniform(Uniform::default());
     Engine::new(far, Settings { read_ahead, journal, ..settings(sampler, 1) }).unwrap()
 }

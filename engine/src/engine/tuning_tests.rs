@@ -1,64 +1,23 @@
 //! What is set between epochs, alive: what is fetched follows what was waited, a budget lasts, blocks follow what
 //! requests cost, and a state has what all that came to.
 
-use super::buffer_tests::{Seen, dataset, deliver, settings};
+use super::buffer_tests::{Seen, dataset, deliver, settings, stored};
 use super::{Dataset, Engine};
-use crate::error::{ErrorKind, Result};
+use crate::error::ErrorKind;
 use crate::sampler::{Auto, Block, Echo, Replay, SamplerSettings};
-use crate::source::{Facts, ImageMode, Link, Payload, Size, Source, Traffic};
 use crate::types::SampleId;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// A source that takes a millisecond for every sample if it is slow, and whose requests cost so many bytes.
-struct Costly {
-    source: Arc<dyn Source>,
-    facts: Facts,
-    slow: bool,
-    request_bytes: Arc<AtomicU64>,
-}
-
-impl Source for Costly {
-    fn facts(&self) -> &Facts {
-        &self.facts
-    }
-    fn name(&self, id: SampleId) -> String {
-        self.source.name(id)
-    }
-    fn size(&self, id: SampleId) -> Size {
-        self.source.size(id)
-    }
-    fn labels(&self) -> Option<&[i64]> {
-        self.source.labels()
-    }
-    fn fetch_by(
-        &self,
-        _: u64,
-        _: &dyn Fn() -> bool,
-        ids: &[SampleId],
-        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
-    ) -> Traffic {
-        std::thread::sleep(Duration::from_millis(if self.slow { ids.len() as u64 } else { 0 }));
-        self.source.fetch(ids, sink);
-        Traffic::default()
-    }
-    fn link(&self) -> Link {
-        Link { requests_ahead: 0, request_bytes: self.request_bytes.load(Relaxed) }
-    }
-}
-
 fn waiting_little(augmented: bool, stall: f32, fetches: Option<f32>) -> SamplerSettings {
     SamplerSettings::Auto(Auto { augmented: Some(augmented), stall: Some(stall), fetches, ..Auto::default() })
 }
 
+/// A source that takes a millisecond for every sample if it is slow, and whose requests cost so many bytes.
 fn costly(slow: bool, request_bytes: &Arc<AtomicU64>) -> Dataset {
-    let source = dataset().source;
-    let facts = Facts { in_memory: false, ..source.facts().clone() };
-    let source = Costly { source, facts, slow, request_bytes: Arc::clone(request_bytes) };
-    Dataset::new(Arc::new(source), ImageMode::Auto, None).unwrap()
+    stored(false, request_bytes, move || std::thread::sleep(Duration::from_millis(slow.into())))
 }
 
 /// Without threads of its own: what the source takes is waited for.
