@@ -11,8 +11,8 @@ from .case import Attack, Case, Refuted, Trait
 
 SCRIPT = Path(__file__).with_name("fuzz.sh")
 TARGETS = (
-    *("png", "jpeg", "webp", "gif", "bmp", "tiff", "pnm", "tar", "listing", "index", "page", "state", "trace"),
-    "journal",
+    *("png", "jpeg", "webp", "gif", "bmp", "tiff", "pnm", "tar", "listing", "parquet", "index", "segment", "page"),
+    *("state", "trace", "journal", "node"),
 )
 SECONDS = 60
 

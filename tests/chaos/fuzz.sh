@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../.."
 seconds=${1:?usage: tests/chaos/fuzz.sh SECONDS [TARGET…]}
 shift
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(png jpeg webp gif bmp tiff pnm tar listing parquet index segment page state trace jobs journal)
+[ ${#targets[@]} -gt 0 ] || targets=(png jpeg webp gif bmp tiff pnm tar listing parquet index segment page state trace journal node)
 seed=${SEED:-$(od -An -N3 -tu4 /dev/urandom | tr -d ' ')}
 work=$PWD/target/fuzz
 fuzz=$PWD/tests/fuzz
@@ -46,7 +46,7 @@ seeds_of() {
 failed=0
 for target in "${targets[@]}"; do
   binary=$work/build/$host/release/$target
-  [ -x "$binary" ] || { echo "$target is no fuzz target: png jpeg webp gif bmp tiff pnm tar listing parquet index segment page state trace jobs journal" >&2; exit 2; }
+  [ -x "$binary" ] || { echo "$target is no fuzz target: png jpeg webp gif bmp tiff pnm tar listing parquet index segment page state trace journal node" >&2; exit 2; }
   seeds_of "$target"
   mkdir -p "$work/corpus/$target" "$work/findings/$target"
   log=$work/$target.log

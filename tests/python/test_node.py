@@ -201,7 +201,7 @@ def test_what_is_drawn_most_stays(store):
     assert found["evicted"] > 0 and found["bytes"] <= 32 << 10
 
 
-def test_a_dataset_is_dropped_and_a_job_limited(store):
+def test_a_dataset_is_dropped_or_pinned_and_a_job_limited(store):
     begun = trainings(store, [(1, 0, 1, 1)])
     go(begun)
     ended(begun[0])
@@ -211,6 +211,10 @@ def test_a_dataset_is_dropped_and_a_job_limited(store):
     assert "job1" in shown and job["dataset"] in shown
     assert node("limit", "job1", "10KiB").returncode == 0
     assert listed()["jobs"][0]["bytes"] <= 10 << 10
+    assert node("pin", job["dataset"]).returncode == 0
+    assert listed()["jobs"][0]["pinned"] and "(pinned)" in node("ls").stdout
+    assert node("pin", job["dataset"], "--off").returncode == 0
+    assert not listed()["jobs"][0]["pinned"]
     wrong = node("drop", "nothing")
     assert wrong.returncode == 6 and job["dataset"] in wrong.stderr
     assert node("drop", job["dataset"]).returncode == 0

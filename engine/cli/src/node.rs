@@ -45,6 +45,10 @@ fn done(command: &NodeCommand) -> Result<i32, String> {
             }
             None => unknown(&owner, "dataset", dataset),
         },
+        NodeCommand::Pin { dataset, off } => match owner.pin(dataset, !off)? {
+            true => Ok(0),
+            false => unknown(&owner, "dataset", dataset),
+        },
         NodeCommand::Limit { job, bytes } => match owner.limit(job, bytes.0)? {
             true => Ok(0),
             false => unknown(&owner, "job", job),
@@ -79,11 +83,12 @@ fn table(listed: &Listed, out: &mut impl Write) -> io::Result<()> {
         )?;
     }
     for job in &listed.jobs {
+        let pinned = if job.pinned { " (pinned)" } else { "" };
         let limit = job.limit_bytes.map_or_else(|| "none".to_owned(), |bytes| mib(bytes).to_string());
         let (name, clients, samples, bytes) = (&job.job, job.clients, job.samples, mib(job.bytes));
         writeln!(
             out,
-            "{name:<16} {clients:>7} {samples:>9} {bytes:>9} {limit:>9} {:>9} {:>9}  {}",
+            "{name:<16} {clients:>7} {samples:>9} {bytes:>9} {limit:>9} {:>9} {:>9}  {}{pinned}",
             job.hits, job.misses, job.dataset
         )?;
     }

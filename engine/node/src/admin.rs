@@ -1,4 +1,4 @@
-//! Requests of people to a running owner: list, drop, limit.
+//! Requests of people to a running owner: list, drop, pin, limit.
 
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -60,10 +60,12 @@ pub struct ListedJob {
     pub misses: u64,
     /// The most bytes that it may bring.
     pub limit_bytes: Option<u64>,
+    /// The dataset's samples stay.
+    pub pinned: bool,
 }
 
 impl ListedJob {
-    pub(crate) fn of(job: &Job) -> Self {
+    pub(crate) fn of(job: &Job, pinned: bool) -> Self {
         Self {
             dataset: job.dataset_name.clone(),
             job: job.name.clone(),
@@ -74,6 +76,7 @@ impl ListedJob {
             hit_bytes: job.hit_bytes,
             misses: job.misses,
             limit_bytes: job.limit,
+            pinned,
         }
     }
 }
@@ -120,6 +123,14 @@ impl Admin {
     pub fn limit(&self, job: &str, bytes: Option<u64>) -> Result<bool, String> {
         let bytes = bytes.unwrap_or(u64::MAX).to_le_bytes();
         Ok(self.count(&frame(kind::LIMIT, &[&bytes, &text(job)]))? > 0)
+    }
+
+    /// Pins a dataset: its samples leave for none of another. False for a dataset that it does not know.
+    ///
+    /// # Errors
+    /// The owner does not answer.
+    pub fn pin(&self, dataset: &str, pinned: bool) -> Result<bool, String> {
+        Ok(self.count(&frame(kind::PIN, &[&[u8::from(pinned)], &text(dataset)]))? > 0)
     }
 
     fn count(&self, message: &[u8]) -> Result<u64, String> {

@@ -3,9 +3,9 @@
 //! A resident is judged by how often each of its bytes is expected to be drawn in an epoch: the sum, over all clients
 //! of its dataset, of the draws that each has told. Clients of a job that draws uniformly tell nothing and draw
 //! everything once, so no sample displaces an equal one: the first ones stay, as in MinIO. A sample enters a full arena
-//! only in place of samples that are drawn less.
+//! only in place of samples that are drawn less. One of a pinned dataset counts more than any of the others.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::message::{Hello, Key, OfferHead};
 use crate::room::{GRANULE, Room, rounded};
@@ -77,14 +77,23 @@ pub(crate) struct Books {
     pub(crate) jobs: HashMap<u32, Job>,
     next_job: u32,
     members: HashMap<u64, Member>,
+    /// Names of datasets whose samples stay.
+    pinned: HashSet<String>,
     /// Residents that may leave, least drawn first, as of the last look; those before `gone` have been looked at.
-    victims: Vec<(f32, u32, Key)>,
+    victims: Vec<(Worth, u32, Key)>,
     gone: usize,
     stale: bool,
     /// Residents came that `victims` does not have.
     entered: bool,
     pub(crate) declined: u64,
     pub(crate) evicted: u64,
+}
+
+/// Whether a sample is pinned, and how often it is drawn.
+type Worth = (bool, f32);
+
+fn order(a: Worth, b: Worth) -> std::cmp::Ordering {
+    a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
 }
 
 /// Slots, whose tags are cleared before anything is written.
@@ -111,6 +120,7 @@ impl Books {
             jobs: HashMap::new(),
             next_job: 0,
             members: HashMap::new(),
+            pinned: HashSet::new(),
             victims: Vec::new(),
             gone: 0,
             stale: true,
@@ -192,6 +202,28 @@ impl Books {
         self.stale = true;
     }
 
+    /// Pins the dataset of that name, or no longer; false if there is none.
+    pub(crate) fn pin(&mut self, name: &str, pinned: bool) -> bool {
+        let known = self.jobs.values().any(|job| job.dataset_name == name);
+        if pinned && known {
+            self.pinned.insert(name.to_owned());
+        } else {
+            self.pinned.remove(name);
+        }
+        self.stale = true;
+        known
+    }
+
+    pub(crate) fn is_pinned(&self, job: &Job) -> bool {
+        self.pinned.contains(&job.dataset_name)
+    }
+
+    /// What a sample of a job counts.
+    fn worth(&self, job: u32, dataset: u64, id: u32) -> Worth {
+        let pinned = !self.pinned.is_empty() && self.jobs.get(&job).is_some_and(|job| self.is_pinned(job));
+        (pinned, self.draws(dataset, id))
+    }
+
     fn draws(&self, dataset: u64, id: u32) -> f32 {
         let told = |member: &Member| {
             let draws = member.draws.as_ref();
@@ -269,7 +301,7 @@ impl Books {
             if freed.len() >= VICTIMS_MAX {
                 return None;
             }
-            let victim = self.victim(self.draws(dataset, head.id))?;
+            let victim = self.victim(self.worth(job, dataset, head.id))?;
             self.free(victim);
             freed.push(victim);
         };
@@ -383,18 +415,16 @@ impl Books {
         self.slots.get_mut(slot as usize)?.as_mut()
     }
 
-    /// The resident that is drawn least, if it is drawn less than `draws` and no client reads it.
-    fn victim(&mut self, draws: f32) -> Option<u32> {
+    /// The resident that counts least, if it counts less than `worth` and no client reads it.
+    fn victim(&mut self, worth: Worth) -> Option<u32> {
         if self.stale || (self.gone >= self.victims.len() && self.entered) {
-            let mut victims: Vec<(f32, u32, Key)> = self
-                .here()
-                .map(|(slot, resident)| (self.draws(resident.dataset, resident.id), slot, resident.key))
-                .collect();
-            victims.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+            let mut victims: Vec<(Worth, u32, Key)> =
+                self.here().map(|(slot, r)| (self.worth(r.job, r.dataset, r.id), slot, r.key)).collect();
+            victims.sort_unstable_by(|a, b| order(a.0, b.0));
             (self.victims, self.gone, self.stale, self.entered) = (victims, 0, false, false);
         }
-        while let Some(&(worth, slot, key)) = self.victims.get(self.gone) {
-            if worth >= draws {
+        while let Some(&(least, slot, key)) = self.victims.get(self.gone) {
+            if order(least, worth).is_ge() {
                 return None;
             }
             self.gone += 1;

@@ -119,3 +119,20 @@ fn a_limit_shrinks_what_a_job_brought_and_holds() {
     assert_eq!(books.limit("a", None), Some(vec![]));
     assert!(keep(&mut books, 1, &head(5, 21, 64)));
 }
+
+#[test]
+fn samples_of_a_pinned_dataset_stay_and_take_the_place_of_others() {
+    let mut books = ten();
+    books.join(&hello(1, "a", 5));
+    books.join(&hello(2, "b", 6));
+    (0..5).for_each(|id| assert!(keep(&mut books, 1, &head(5, id, 64))));
+    (0..5).for_each(|id| assert!(keep(&mut books, 2, &head(6, id, 64))));
+    books.rate(1, 0, &[0.5; 50]);
+    assert!(books.pin("data 5", true) && !books.pin("data 7", true));
+    // Drawn less than the others, they stay all the same.
+    assert!(!keep(&mut books, 2, &head(6, 20, 64)));
+    assert!(keep(&mut books, 1, &head(5, 20, 64)));
+    assert_eq!(books.all_of(|job| job.dataset_name == "data 5").len(), 6);
+    assert!(books.pin("data 5", false));
+    assert!(keep(&mut books, 2, &head(6, 20, 64)));
+}

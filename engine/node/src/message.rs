@@ -37,6 +37,7 @@ pub(crate) mod kind {
     pub(crate) const LIST: u8 = 9;
     pub(crate) const DROP: u8 = 10;
     pub(crate) const LIMIT: u8 = 11;
+    pub(crate) const PIN: u8 = 12;
     pub(crate) const WELCOME: u8 = 64;
     pub(crate) const FOUND: u8 = 65;
     pub(crate) const WHOSE: u8 = 66;
@@ -70,6 +71,10 @@ pub(crate) enum Message<'a> {
     Limit {
         job: &'a str,
         bytes: Option<u64>,
+    },
+    Pin {
+        dataset: &'a str,
+        pinned: bool,
     },
 }
 
@@ -163,8 +168,8 @@ impl Parser {
         let whole = match kind {
             kind::OFFER if length < OFFER => return Err(format!("an offer of {length} bytes")),
             kind::OFFER => OFFER,
-            kind::HELLO..=kind::LIMIT if length <= CONTROL_MAX => length,
-            kind::HELLO..=kind::LIMIT => return Err(format!("a message of kind {kind} with {length} bytes")),
+            kind::HELLO..=kind::PIN if length <= CONTROL_MAX => length,
+            kind::HELLO..=kind::PIN => return Err(format!("a message of kind {kind} with {length} bytes")),
             kind => return Err(format!("a message of unknown kind {kind}")),
         };
         Ok((rest.len() < whole).then(|| whole - rest.len()))
@@ -270,6 +275,10 @@ fn message(kind: u8, bytes: &[u8]) -> Result<Message<'_>, String> {
             let bytes = fields.u64()?;
             Message::Limit { job: fields.text()?, bytes: (bytes != u64::MAX).then_some(bytes) }
         }
+        kind::PIN => {
+            let [pinned] = fields.array()?;
+            Message::Pin { dataset: fields.text()?, pinned: pinned != 0 }
+        }
         kind => return Err(format!("a message of unknown kind {kind}")),
     };
     fields.end()?;
@@ -361,6 +370,7 @@ mod tests {
             frame(kind::RATE, &[&9u32.to_le_bytes(), &0.5f32.to_le_bytes()]),
             frame(kind::END, &[]),
             frame(kind::LIMIT, &[&u64::MAX.to_le_bytes(), &text("job")]),
+            frame(kind::PIN, &[&[1], &text("data")]),
         ]
         .concat()
     }
@@ -387,7 +397,7 @@ mod tests {
         ) {
             let all = sent();
             let whole = parsed(&[&all]).unwrap();
-            prop_assert_eq!(whole.len(), 8);
+            prop_assert_eq!(whole.len(), 9);
             let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(all.len())).collect();
             cuts.sort_unstable();
             let mut pieces = Vec::new();

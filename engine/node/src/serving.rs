@@ -138,6 +138,10 @@ impl Owner {
                 beyond.iter().flatten().for_each(|&slot| self.drop_slot(slot));
                 peer.out.extend(frame(kind::COUNT, &[&u64::from(beyond.is_some()).to_le_bytes()]));
             }
+            Message::Pin { dataset, pinned } => {
+                let known = self.books.pin(dataset, pinned);
+                peer.out.extend(frame(kind::COUNT, &[&u64::from(known).to_le_bytes()]));
+            }
         }
         Ok(())
     }
@@ -204,7 +208,7 @@ impl Owner {
 
     fn listed(&self) -> Listed {
         let jobs = self.books.jobs.values().filter(|job| job.clients > 0 || job.residents > 0);
-        let mut jobs: Vec<ListedJob> = jobs.map(ListedJob::of).collect();
+        let mut jobs: Vec<ListedJob> = jobs.map(|job| ListedJob::of(job, self.books.is_pinned(job))).collect();
         jobs.sort_by(|a, b| (&a.dataset, &a.job).cmp(&(&b.dataset, &b.job)));
         Listed {
             pid: std::process::id(),

@@ -234,6 +234,9 @@ fn a_dataset_is_dropped_and_a_job_limited_by_name() {
     assert_eq!(admin.limit("job", Some(1024)), Ok(true));
     let listed = admin.list().unwrap();
     assert!(listed.jobs[0].bytes <= 1024 && listed.jobs[0].limit_bytes == Some(1024), "{listed:?}");
+    assert_eq!((admin.pin("none", true), admin.pin("data", true)), (Ok(false), Ok(true)));
+    assert!(admin.list().unwrap().jobs[0].pinned);
+    assert_eq!(admin.pin("data", false), Ok(true));
     assert_eq!(admin.drop_dataset("none"), Ok(None));
     assert_eq!(admin.drop_dataset("data"), Ok(Some(listed.samples)));
     assert!(read(&job, &all).is_empty());

@@ -26,6 +26,14 @@ pub enum NodeCommand {
         /// The dataset
         dataset: String,
     },
+    /// Keep the samples of a dataset: they leave for none of another
+    Pin {
+        /// The dataset
+        dataset: String,
+        /// Let them leave again
+        #[arg(long)]
+        off: bool,
+    },
     /// Limit the bytes that a job may bring; those it has beyond leave
     Limit {
         /// The job

@@ -1,6 +1,9 @@
 //! Shard indexes kept on disk, so that opening a dataset again reads no headers. A cache: whatever is wrong with a
 //! file of it, the shard is walked instead, and nobody is told.
 //!
+//! Processes that open a shard at one time walk it once: the first has a lock, and the others wait for its index. A
+//! process that waited for [`WAIT`] walks too, and so does one that can have no lock there.
+//!
 //! A file is trusted by nobody: it must belong to this user, be open to nobody else and be no link, its key must be
 //! the shard's, its checksum must hold, and every extent must lie within the shard. It is written under another name
 //! and renamed, so readers see whole files only.
@@ -23,11 +26,12 @@
 //!        u32 files that end in `.cls`, each likewise
 //! ```
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
@@ -37,6 +41,7 @@ use crate::format::local;
 use crate::format::tar::{Map, Member, ShardIndex};
 use crate::request::file;
 use crate::request::identity::hash;
+use crate::stop::Stop;
 
 const MAGIC: &[u8; 8] = b"lfindex\0";
 const VERSION: u32 = 6;
@@ -48,18 +53,35 @@ const MEMBER_BYTES_MIN: usize = 8 + 8 + 1 + 8 + 4 + 4;
 /// Of a shard's two ends, as much as the key's digest covers.
 const END_BYTES: u64 = 4 << 10;
 
+/// The longest wait for the walk of another process.
+const WAIT: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(20);
+/// So many lock files there are: shards that share one are walked one after the other.
+const LOCKS: u64 = 64;
+
 /// The index of `shard` with its `key`: from `directory` if it is there and whole, otherwise from `walk`, whose
 /// result is kept there. `sum` adds the checksums, if they are wanted; an index without them is then completed.
+///
+/// # Errors
+/// Those of `walk` and `sum`; `Interrupted` once `stop` was asked.
 pub(crate) fn through(
     directory: Option<&Path>,
     key: impl FnOnce() -> Option<String>,
     shard: &Shard,
     walk: impl FnOnce() -> Result<(Shard, ShardIndex)>,
     sum: Option<&dyn Fn(&mut ShardIndex) -> Result<()>>,
+    stop: &Stop,
 ) -> Result<(Shard, ShardIndex)> {
     let place = directory.and_then(|directory| Some((directory, key()?)));
-    let found = place.as_ref().and_then(|(directory, key)| read(&path(directory, key), key, shard.bytes));
+    let find = || place.as_ref().and_then(|(directory, key)| read(&path(directory, key), key, shard.bytes));
     let lacks_sums = |index: &ShardIndex| sum.is_some() && index.members.iter().any(|m| m.sum.is_none());
+    let whole = |found: &Option<ShardIndex>| found.as_ref().is_some_and(|index| !lacks_sums(index));
+    let mut found = find();
+    let mut walking = None;
+    if let Some((directory, key)) = place.as_ref().filter(|_| !whole(&found)) {
+        walking = alone(directory, key, stop)?;
+        found = find();
+    }
     let (is, mut index) = match found {
         Some(index) if !lacks_sums(&index) => return Ok((shard.clone(), index)),
         Some(index) => (shard.clone(), index),
@@ -75,7 +97,27 @@ pub(crate) fn through(
         let kept = keep(directory, &key, &index);
         tracing::debug!(shard = shard.path, kept = kept.is_ok(), "indexed a shard");
     }
+    drop(walking);
     Ok((is, index))
+}
+
+/// The lock under which the shard is walked; `None` where there is none to be had.
+fn alone(directory: &Path, key: &str, stop: &Stop) -> Result<Option<File>> {
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
+    let path = directory.join(format!("walk-{:02}.lock", hash(key.bytes(), 0) % LOCKS));
+    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+    let mut opened = OpenOptions::new();
+    opened.write(true).create(true).truncate(false).mode(0o600).custom_flags(flags.bits() as i32);
+    let Ok(file) = made.and_then(|()| opened.open(path)) else { return Ok(None) };
+    let until = Instant::now() + WAIT;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(Some(file)),
+            Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(LOOK),
+            Err(_) => return Ok(None),
+        }
+        stop.check()?;
+    }
 }
 
 /// Writes the index of the shard with `key`.

@@ -254,7 +254,7 @@ fn shards(
         let sum = |index: &mut ShardIndex| sum(&store, object, lanes, index);
         let sum: Option<&dyn Fn(&mut ShardIndex) -> Result<()>> =
             if options.sums_of_members() { Some(&sum) } else { None };
-        index_cache::through(cache, key, &object.shard, || walk(&store, object, lanes), sum)
+        index_cache::through(cache, key, &object.shard, || walk(&store, object, lanes), sum, &options.stop)
     })?;
     if let Some(largest) = objects.iter().max_by_key(|object| object.shard.bytes) {
         store.settle(&largest.key, &largest.shard.path, largest.shard.bytes)?;

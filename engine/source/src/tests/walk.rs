@@ -47,6 +47,53 @@ fn matches_naively(pattern: &[char], name: &[char]) -> bool {
     }
 }
 
+/// A shard in a store, and the index of one member.
+fn one_shard() -> (Shard, ShardIndex) {
+    let stamp = Stamp { etag: Some("\"x\"".to_owned()), modified_ns: 5, changed_ns: 0 };
+    (Shard { path: "s3://b/s.tar".to_owned(), bytes: 1 << 20, stamp }, ShardIndex::default())
+}
+
+#[test]
+fn those_that_open_a_shard_at_one_time_walk_it_once() {
+    let (dir, walks) = (tempfile::tempdir().unwrap(), AtomicU32::new(0));
+    let (shard, index) = one_shard();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let walk = || {
+                    walks.fetch_add(1, Ordering::SeqCst);
+                    std::thread::sleep(Duration::from_millis(100));
+                    Ok((shard.clone(), index.clone()))
+                };
+                let key = || index_cache::remote_key("a", &shard);
+                let found = index_cache::through(Some(dir.path()), key, &shard, walk, None, &Stop::default());
+                assert_eq!(found.unwrap(), (shard.clone(), index.clone()));
+            });
+        }
+    });
+    assert_eq!(walks.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_wait_for_anothers_walk_ends_when_it_is_stopped() {
+    let (dir, stop) = (tempfile::tempdir().unwrap(), Stop::default());
+    let (shard, index) = one_shard();
+    let key = || index_cache::remote_key("a", &shard);
+    let walk = || {
+        let waits = std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                let unasked = || Err(Error::internal("walked"));
+                index_cache::through(Some(dir.path()), key, &shard, unasked, None, &stop)
+            });
+            stop.ask();
+            other.join().unwrap()
+        });
+        assert_eq!(waits.unwrap_err().kind(), ErrorKind::Interrupted);
+        Ok((shard.clone(), index.clone()))
+    };
+    index_cache::through(Some(dir.path()), key, &shard, walk, None, &Stop::default()).unwrap();
+}
+
 proptest! {
     #[test]
     fn wildcards_match_as_their_definition_says(pattern in "[ab*?]{0,8}", name in "[ab]{0,8}") {
@@ -81,7 +128,7 @@ proptest! {
         let key = |place: &str, shard: &Shard| index_cache::remote_key(place, shard);
         let through = |place: &str, shard: &Shard| {
             let walked = || Err(Error::internal("walked"));
-            index_cache::through(Some(dir.path()), || key(place, shard), shard, walked, None)
+            index_cache::through(Some(dir.path()), || key(place, shard), shard, walked, None, &Stop::default())
         };
         index_cache::keep(dir.path(), &key("a", &shard).unwrap(), &index).unwrap();
         let (same, back) = through("a", &shard).unwrap();
