@@ -275,7 +275,7 @@ impl dyn Source + '_ {
         self.remember(id, payload, tail);
     }
 
-    /// [`Self::fetch_by`] of samples that are needed now, to the end.
+    /// [`Source::fetch_by`] of samples that are needed now, to the end.
     pub fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
         self.fetch_by(u64::MAX, &|| false, ids, sink);
     }
