@@ -131,7 +131,14 @@ fn without_tiers(url_or_path: &str, options: &OpenOptions) -> Result<Arc<dyn Sou
                 let sum = |index: &mut ShardIndex| local::sum_shard(&shard, index, &options.stop);
                 let sum: Option<&dyn Fn(&mut ShardIndex) -> Result<()>> =
                     if options.sums_of_members() { Some(&sum) } else { None };
-                index_cache::through(cache, key, &shard, || local::index_shard(&shard.path, &options.stop), sum, &options.stop)
+                index_cache::through(
+                    cache,
+                    key,
+                    &shard,
+                    || local::index_shard(&shard.path, &options.stop),
+                    sum,
+                    &options.stop,
+                )
             })?;
             let reader = LocalReader::new(PathBuf::new(), shards.len());
             let mut catalog = Catalog { url: local.to_owned(), ..Catalog::default() };

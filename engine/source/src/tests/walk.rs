@@ -1,6 +1,8 @@
 //! Truths about names, archives and their indexes, with simpler twins where there are any.
 
 use std::io::{Read, Seek, SeekFrom};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use proptest::prelude::*;
 
@@ -12,6 +14,7 @@ use crate::format::tar::{Map, Member, ShardIndex, walk};
 use crate::request::identity::Stamp;
 use crate::request::link::Worth;
 use crate::request::ranged::Ranged;
+use crate::stop::Stop;
 use crate::tests::{archive, index, png, refusal};
 
 #[test]

@@ -79,7 +79,7 @@ def open(
         bandwidth: bytes a second at most, int or text.
         connections: requests in flight at most, 1 to 4096.
         timeout: seconds one request may take; None: 30.
-        index_cache: a folder that keeps the indexes of tar shards.
+        index_cache: a folder that keeps the indexes of tar shards. Processes that open them at one time read each once.
         store_options: the object store's options, by their object_store names; they come before the environment.
         retry_timeout: seconds for which a failing store is asked again before :class:`lossfeed.OutageError`.
         checksums: read everything once, and compare every later read with its CRC-32.
