@@ -26,7 +26,7 @@ use lossfeed::engine::Dataset;
 use lossfeed::error::Result;
 use lossfeed::loader::Next;
 use lossfeed::sampler::{SamplerSettings, Uniform};
-use lossfeed::source::{Form, ImageMode, OpenOptions, Payload, Source, Traffic, open};
+use lossfeed::source::{Facts, Form, ImageMode, Link, OpenOptions, Payload, Size, Source, Traffic, open};
 use lossfeed::tune::fetch_plan::{Ask, Plan};
 use lossfeed::{Dtype, Engine, SampleId, Settings, TensorSpec};
 use store::{Server, shard};
@@ -57,41 +57,17 @@ fn epoch(engine: &Engine, step: Duration) -> (usize, f64) {
 }
 
 /// Samples as they are stored, so that nothing but reading is measured.
-struct Stored(Arc<dyn Source>, Form);
+struct Stored(Arc<dyn Source>, Facts);
 
 impl Source for Stored {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-    fn describe(&self) -> String {
-        self.0.describe()
-    }
-    fn payload_bytes(&self, id: SampleId) -> u64 {
-        self.0.payload_bytes(id)
+    fn facts(&self) -> &Facts {
+        &self.1
     }
     fn name(&self, id: SampleId) -> String {
         self.0.name(id)
     }
-    fn form(&self) -> &Form {
-        &self.1
-    }
-    fn target_spec(&self) -> &TensorSpec {
-        self.0.target_spec()
-    }
-    fn classes(&self) -> &[String] {
-        self.0.classes()
-    }
-    fn labels(&self) -> Option<&[i64]> {
-        self.0.labels()
-    }
-    fn remote(&self) -> bool {
-        self.0.remote()
-    }
-    fn requests_ahead(&self) -> usize {
-        self.0.requests_ahead()
-    }
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
-        self.0.fetch(ids, sink);
+    fn size(&self, id: SampleId) -> Size {
+        self.0.size(id)
     }
     fn fetch_by(
         &self,
@@ -107,6 +83,12 @@ impl Source for Stored {
     }
     fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
         self.0.along(ids, first, request_bytes)
+    }
+    fn labels(&self) -> Option<&[i64]> {
+        self.0.labels()
+    }
+    fn link(&self) -> Link {
+        self.0.link()
     }
 }
 
@@ -144,12 +126,13 @@ fn main() {
                         ..Settings::default()
                     };
                     let form = Form::Rows(TensorSpec::new(Dtype::U8, [size]));
-                    let dataset = Dataset::new(Arc::new(Stored(source, form)), ImageMode::Auto, None).unwrap();
+                    let facts = Facts { form, ..source.facts().clone() };
+                    let dataset = Dataset::new(Arc::new(Stored(source, facts)), ImageMode::Auto, None).unwrap();
                     let engine = Engine::new(dataset, settings).unwrap();
                     let (_, cold_waited) = epoch(&engine, step);
                     let ((count, waited), took) = server.counted(|| epoch(&engine, step));
                     assert_eq!(count, batches);
-                    let requests = engine.source().requests_ahead();
+                    let requests = engine.source().link().requests_ahead;
                     let floor = link.max(step.as_secs_f64() * batches as f64);
                     println!(
                         "{{\"samples\":\"{kind}\",\"store\":\"{store}\",\"compute_over_link\":{factor},\"read_ahead\":{read_ahead},\

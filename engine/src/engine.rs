@@ -211,33 +211,30 @@ impl Engine {
         if let Some(ahead) = &self.feed.read_ahead {
             c.read_ahead_bytes.store(ahead.bytes(), Relaxed);
             c.read_ahead_limit_bytes.store(ahead.limit(), Relaxed);
-            let requests = self.feed.source.requests_ahead() + ahead.reads();
+            let requests = self.feed.source.link().requests_ahead + ahead.reads();
             c.read_ahead_requests.store(requests as u64, Relaxed);
         }
-        if let Some(disk) = self.feed.source.disk() {
+        let counted = self.feed.source.counted();
+        if let Some((disk, circuit)) = counted.disk {
             c.disk_hits_total.store(disk.hits, Relaxed);
             c.disk_hit_bytes_total.store(disk.hit_bytes, Relaxed);
             c.disk_misses_total.store(disk.misses, Relaxed);
             c.disk_damaged_total.store(disk.damaged, Relaxed);
             c.disk_failed_total.store(disk.failed, Relaxed);
-            let skipped = self.feed.source.circuit().map_or(0, |circuit| circuit.skipped);
-            c.disk_skipped_total.store(disk.late + skipped, Relaxed);
+            c.disk_skipped_total.store(disk.late + circuit.skipped, Relaxed);
             c.disk_written_total.store(disk.written, Relaxed);
             c.disk_dropped_total.store(disk.dropped, Relaxed);
             c.disk_declined_total.store(disk.declined, Relaxed);
             c.disk_bytes.store(disk.bytes, Relaxed);
-        }
-        self.gauge_node();
-        if let Some((p50, p99)) = self.feed.source.answers() {
-            c.store_us_p50.store(p50, Relaxed);
-            c.store_us_p99.store(p99, Relaxed);
-        }
-        if let Some(circuit) = self.feed.source.circuit() {
             c.disk_circuit.store(circuit.state.code(), Relaxed);
             c.disk_opened_total.store(circuit.opened, Relaxed);
             c.disk_circuit_reason.store(circuit.why, Relaxed);
         }
-        if let Some((pool, circuit)) = self.feed.source.pool() {
+        if let Some((p50, p99)) = counted.answers {
+            c.store_us_p50.store(p50, Relaxed);
+            c.store_us_p99.store(p99, Relaxed);
+        }
+        if let Some((pool, circuit)) = counted.pool {
             c.pool_hits_total.store(pool.hits, Relaxed);
             c.pool_hit_bytes_total.store(pool.hit_bytes, Relaxed);
             c.pool_misses_total.store(pool.misses, Relaxed);
@@ -252,19 +249,16 @@ impl Engine {
             c.pool_opened_total.store(circuit.opened, Relaxed);
             c.pool_circuit_reason.store(circuit.why, Relaxed);
         }
-    }
-
-    fn gauge_node(&self) {
-        let Some((node, circuit)) = self.feed.source.node() else { return };
-        let c = &self.feed.counters;
-        c.node_hits_total.store(node.hits, Relaxed);
-        c.node_hit_bytes_total.store(node.hit_bytes, Relaxed);
-        c.node_misses_total.store(node.misses, Relaxed);
-        c.node_failed_total.store(node.failed + node.damaged, Relaxed);
-        c.node_opened_total.store(circuit.opened, Relaxed);
-        c.node_circuit.store(circuit.state.code(), Relaxed);
-        c.node_circuit_reason.store(circuit.why, Relaxed);
-        c.node_bytes.store(node.bytes, Relaxed);
+        if let Some((node, circuit)) = counted.node {
+            c.node_hits_total.store(node.hits, Relaxed);
+            c.node_hit_bytes_total.store(node.hit_bytes, Relaxed);
+            c.node_misses_total.store(node.misses, Relaxed);
+            c.node_failed_total.store(node.failed + node.damaged, Relaxed);
+            c.node_opened_total.store(circuit.opened, Relaxed);
+            c.node_circuit.store(circuit.state.code(), Relaxed);
+            c.node_circuit_reason.store(circuit.why, Relaxed);
+            c.node_bytes.store(node.bytes, Relaxed);
+        }
     }
 
     /// Counts what was decided about reading since the last look, and hands it to the journal.

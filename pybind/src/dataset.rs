@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
-use lossfeed::source::{Fields, Fingerprint, Form, Payload, SIZE_UNKNOWN, Source as EngineSource, Traffic};
+use lossfeed::source::{
+    Facts, Fields, Fingerprint, Form, Payload, SIZE_UNKNOWN, Size, Source as EngineSource, Traffic,
+};
 use lossfeed::{Dtype, Error, ErrorKind, Result, SampleId, TensorSpec};
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
@@ -29,17 +31,13 @@ struct Callback {
     fetch: Py<PyAny>,
     readers: Py<PyAny>,
     turns: Turns,
-    samples: usize,
-    form: Form,
+    facts: Facts,
     data_bytes: usize,
-    /// Bytes of each sample when it was read last, tail included, and of the tail after its picture; none where all
-    /// are alike.
+    /// Bytes of each sample when it was delivered last, tail included, and of the tail after its picture; none where
+    /// all are alike.
     sizes: Vec<[AtomicU32; 2]>,
     /// Number of lengths in what Python packs of items with an encoded picture, which comes first.
     picture: Option<usize>,
-    target: TensorSpec,
-    description: String,
-    classes: Vec<String>,
 }
 
 /// Why no answer came.
@@ -70,30 +68,11 @@ impl Callback {
         held.ok_or(lost.unwrap_or(Lost::Leaving))
     }
 
-    fn note_size(&self, id: SampleId, bytes: usize, tail_bytes: usize) {
-        if let Some(sizes) = self.sizes.get(id as usize) {
-            for (size, bytes) in sizes.iter().zip([bytes, tail_bytes]) {
-                size.store(u32::try_from(bytes).unwrap_or(UNKNOWN), Relaxed);
-            }
-        }
-    }
-
-    fn size(&self, id: SampleId, which: usize) -> Option<u64> {
-        self.sizes.get(id as usize).map(|sizes| match sizes[which].load(Relaxed) {
-            UNKNOWN => SIZE_UNKNOWN,
-            bytes => u64::from(bytes),
-        })
-    }
-
     /// A sample as it travels, of what Python packed.
-    fn sample<'a>(&self, id: SampleId, packed: &'a [u8], room: &'a mut Vec<u8>) -> Result<&'a [u8]> {
-        let Some(lengths) = self.picture else {
-            self.note_size(id, packed.len(), 0);
-            return Ok(packed);
-        };
-        let tail = picture_first(packed, lengths, self.form.tailed(), room)
+    fn sample<'a>(&self, packed: &'a [u8], room: &'a mut Vec<u8>) -> Result<&'a [u8]> {
+        let Some(lengths) = self.picture else { return Ok(packed) };
+        picture_first(packed, lengths, self.facts.form.tailed(), room)
             .ok_or_else(|| Error::internal("an item without its picture"))?;
-        self.note_size(id, room.len(), tail);
         Ok(room)
     }
 
@@ -149,7 +128,7 @@ impl Callback {
                 let name = || format!("dataset item {} raised", ids[done]);
                 let answered = match item {
                     Item::Sample(data, target) => {
-                        let data = self.sample(ids[done], &items.data[data], &mut room);
+                        let data = self.sample(&items.data[data], &mut room);
                         sink(done, data.map(|data| Payload::new(data, &items.targets[target])))
                     }
                     Item::Bad(words) => sink(done, Err(Error::sample(words))),
@@ -177,21 +156,19 @@ impl Callback {
 }
 
 /// Takes a tail of so many `lengths` apart, whose first part is a picture: the picture, and if it is `tailed`, the tail
-/// of the others and the picture's length. Returns the tail's bytes; `None` for bytes that are no such tail.
-fn picture_first(packed: &[u8], lengths: usize, tailed: bool, into: &mut Vec<u8>) -> Option<usize> {
+/// of the others and the picture's length. `None` for bytes that are no such tail.
+fn picture_first(packed: &[u8], lengths: usize, tailed: bool, into: &mut Vec<u8>) -> Option<()> {
     let (numbers, parts) = packed.split_at_checked(8 * lengths)?;
     let (length, others) = numbers.split_first_chunk::<8>()?;
     let picture = usize::try_from(u64::from_ne_bytes(*length)).ok()?;
     into.clear();
     into.extend_from_slice(parts.get(..picture)?);
-    if !tailed {
-        return Some(0);
+    if tailed {
+        into.extend_from_slice(others);
+        into.extend_from_slice(parts.get(picture.next_multiple_of(8)..).unwrap_or_default());
+        into.extend_from_slice(length);
     }
-    into.extend_from_slice(others);
-    into.extend_from_slice(parts.get(picture.next_multiple_of(8)..).unwrap_or_default());
-    let tail = into.len() - picture;
-    into.extend_from_slice(length);
-    Some(tail)
+    Some(())
 }
 
 /// What concerns every sample that was asked for.
@@ -204,56 +181,35 @@ fn for_all(raised: PyErr) -> (ErrorKind, Raised) {
 }
 
 impl EngineSource for Callback {
-    fn len(&self) -> usize {
-        self.samples
-    }
-
-    fn describe(&self) -> String {
-        self.description.clone()
-    }
-
-    fn payload_bytes(&self, id: SampleId) -> u64 {
-        if id as usize >= self.samples { 0 } else { self.size(id, 0).unwrap_or(self.data_bytes as u64) }
-    }
-
-    fn sized(&self) -> bool {
-        self.sizes.is_empty()
-    }
-
-    fn tail_bytes(&self, id: SampleId) -> u64 {
-        self.size(id, 1).unwrap_or(0)
-    }
-
-    fn remember(&self, id: SampleId, payload_bytes: u32, tail_bytes: u32) {
-        self.note_size(id, payload_bytes as usize, tail_bytes as usize);
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
 
     fn name(&self, id: SampleId) -> String {
         format!("item {id}")
     }
 
-    fn form(&self) -> &Form {
-        &self.form
+    fn size(&self, id: SampleId) -> Size {
+        if id as usize >= self.facts.samples {
+            return Size::default();
+        }
+        let Some(sizes) = self.sizes.get(id as usize) else { return Size::known(self.data_bytes as u64) };
+        let [payload, tail] = [0, 1].map(|at: usize| match sizes[at].load(Relaxed) {
+            UNKNOWN => SIZE_UNKNOWN,
+            bytes => u64::from(bytes),
+        });
+        Size { payload, tail, expected: None }
     }
 
-    fn target_spec(&self) -> &TensorSpec {
-        &self.target
-    }
-
-    fn classes(&self) -> &[String] {
-        &self.classes
-    }
-
-    fn labels(&self) -> Option<&[i64]> {
-        None
+    fn remember(&self, id: SampleId, payload_bytes: u32, tail_bytes: u32) {
+        if let Some(sizes) = self.sizes.get(id as usize) {
+            sizes[0].store(payload_bytes, Relaxed);
+            sizes[1].store(tail_bytes, Relaxed);
+        }
     }
 
     fn digest(&self) -> String {
-        digest(self.samples, &self.classes)
-    }
-
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
-        self.ask(&|| false, ids, sink);
+        digest(&self.facts)
     }
 
     fn fetch_by(
@@ -270,9 +226,9 @@ impl EngineSource for Callback {
 
 /// The digest of a Python dataset: how many items it has, and its classes. What items are made of is known of some
 /// readers only, and does not change an order.
-fn digest(samples: usize, classes: &[String]) -> String {
+fn digest(facts: &Facts) -> String {
     let number = TensorSpec::new(Dtype::U8, []);
-    let mut digest = Fingerprint::new(samples, &Form::Rows(number.clone()), &number, classes);
+    let mut digest = Fingerprint::new(facts.samples, &Form::Rows(number.clone()), &number, &facts.classes);
     digest.add(b"items");
     digest.finish()
 }
@@ -280,57 +236,36 @@ fn digest(samples: usize, classes: &[String]) -> String {
 /// The items of a dataset as numbers alone, for a loader whose worker processes read the items themselves
 /// (`lossfeed/_loader/torch_workers.py`): the engine decides their order, weights and position. Each has a byte of data and of
 /// target, 0.
-struct Numbers {
-    samples: usize,
-    form: Form,
-    target: TensorSpec,
-    description: String,
-    classes: Vec<String>,
-}
+struct Numbers(Facts);
 
 impl EngineSource for Numbers {
-    fn len(&self) -> usize {
-        self.samples
-    }
-
-    fn describe(&self) -> String {
-        self.description.clone()
-    }
-
-    fn payload_bytes(&self, _: SampleId) -> u64 {
-        1
+    fn facts(&self) -> &Facts {
+        &self.0
     }
 
     fn name(&self, id: SampleId) -> String {
         format!("item {id}")
     }
 
-    fn form(&self) -> &Form {
-        &self.form
-    }
-
-    fn target_spec(&self) -> &TensorSpec {
-        &self.target
-    }
-
-    fn classes(&self) -> &[String] {
-        &self.classes
-    }
-
-    fn labels(&self) -> Option<&[i64]> {
-        None
+    fn size(&self, _: SampleId) -> Size {
+        Size::known(1)
     }
 
     fn digest(&self) -> String {
-        digest(self.samples, &self.classes)
+        digest(&self.0)
     }
 
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
-        for k in 0..ids.len() {
-            if sink(k, Ok(Payload::new(&[0], &[0]))).is_break() {
-                return;
-            }
+    fn fetch_by(
+        &self,
+        _: u64,
+        stopped: &dyn Fn() -> bool,
+        ids: &[SampleId],
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+    ) -> Traffic {
+        if !stopped() {
+            let _ = (0..ids.len()).try_for_each(|k| sink(k, Ok(Payload::new(&[0], &[0]))));
         }
+        Traffic::default()
     }
 }
 
@@ -343,8 +278,8 @@ pub(crate) fn numbers_source(
     classes: Vec<String>,
 ) -> PyResult<Source> {
     let number = TensorSpec::new(Dtype::U8, []);
-    let source = Numbers { samples, form: Form::Rows(number.clone()), target: number, description, classes };
-    Source::wrap(py, Arc::new(source), "auto", None)
+    let facts = Facts { classes, ..Facts::new(samples, description, Form::Rows(number.clone()), number) };
+    Source::wrap(py, Arc::new(Numbers(facts)), "auto", None)
 }
 
 /// A dataset whose samples come from the Python callable `fetch`, called in `turns` on the threads of `readers`. With
@@ -377,8 +312,7 @@ pub(crate) fn dataset_source(
     };
     let varies = tailed || picture.is_some();
     let sizes = (0..if varies { samples } else { 0 }).map(|_| [UNKNOWN; 2].map(AtomicU32::new)).collect();
-    let turns = turns.clone();
-    let source =
-        Callback { fetch, readers, turns, samples, form, data_bytes, sizes, picture, target, description, classes };
+    let facts = Facts { classes, sized: !varies, ..Facts::new(samples, description, form, target) };
+    let source = Callback { fetch, readers, turns: turns.clone(), facts, data_bytes, sizes, picture };
     Source::wrap(py, Arc::new(source), "auto", None)
 }

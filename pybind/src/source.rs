@@ -56,7 +56,7 @@ impl Source {
 
     /// The dataset in words: its URL without secrets, or what it is made of.
     fn describe(&self) -> String {
-        self.dataset.source.describe()
+        self.dataset.source.describe().to_owned()
     }
 
     /// What a person would call sample `id`.

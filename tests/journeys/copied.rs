@@ -6,7 +6,7 @@ use lossfeed::engine::Dataset;
 use lossfeed::error::{Error, ErrorKind, Result};
 use lossfeed::loader::Next;
 use lossfeed::settings::OnError;
-use lossfeed::source::{Form, ImageMode, Payload, Source};
+use lossfeed::source::{Facts, Form, ImageMode, Payload, Size, Source, Traffic};
 use lossfeed::{Dtype, Engine, SampleId, Settings, TensorSpec};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -27,10 +27,8 @@ enum Fault {
 }
 
 struct Rows {
-    in_memory: bool,
     fault: Fault,
-    form: Form,
-    target: TensorSpec,
+    facts: Facts,
     asked: Arc<AtomicUsize>,
     /// Set by the source itself once it was asked for the 20th sample of a batch.
     seen_twenty: Arc<AtomicBool>,
@@ -38,34 +36,22 @@ struct Rows {
 }
 
 impl Source for Rows {
-    fn len(&self) -> usize {
-        SAMPLES
-    }
-    fn describe(&self) -> String {
-        "rows".into()
-    }
-    fn payload_bytes(&self, _: SampleId) -> u64 {
-        SAMPLE_BYTES as u64
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
     fn name(&self, id: SampleId) -> String {
         format!("row {id}")
     }
-    fn form(&self) -> &Form {
-        &self.form
+    fn size(&self, _: SampleId) -> Size {
+        Size::known(SAMPLE_BYTES as u64)
     }
-    fn target_spec(&self) -> &TensorSpec {
-        &self.target
-    }
-    fn classes(&self) -> &[String] {
-        &[]
-    }
-    fn labels(&self) -> Option<&[i64]> {
-        None
-    }
-    fn in_memory(&self) -> bool {
-        self.in_memory
-    }
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
+    fn fetch_by(
+        &self,
+        _: u64,
+        _: &dyn Fn() -> bool,
+        ids: &[SampleId],
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+    ) -> Traffic {
         for (k, &id) in ids.iter().enumerate() {
             self.asked.fetch_add(1, SeqCst);
             if k == 20 {
@@ -86,9 +72,10 @@ impl Source for Rows {
                 Fault::SaysNothing => continue,
             };
             if sink(k, answer).is_break() {
-                return;
+                return Traffic::default();
             }
         }
+        Traffic::default()
     }
 }
 
@@ -103,10 +90,16 @@ fn run(in_memory: bool, fault: Fault, settings: Settings, waits: bool) -> Run {
     let (asked, seen_twenty) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
     let go_on = Arc::new(AtomicBool::new(!waits));
     let source = Rows {
-        in_memory,
         fault,
-        form: Form::Rows(TensorSpec::new(Dtype::U8, [SAMPLE_BYTES])),
-        target: TensorSpec::class_index(),
+        facts: Facts {
+            in_memory,
+            ..Facts::new(
+                SAMPLES,
+                "rows",
+                Form::Rows(TensorSpec::new(Dtype::U8, [SAMPLE_BYTES])),
+                TensorSpec::class_index(),
+            )
+        },
         asked: Arc::clone(&asked),
         seen_twenty: Arc::clone(&seen_twenty),
         go_on: Arc::clone(&go_on),

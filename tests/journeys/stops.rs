@@ -6,7 +6,7 @@ use lossfeed::engine::Dataset;
 use lossfeed::error::{Error, ErrorKind, Result};
 use lossfeed::loader::Next;
 use lossfeed::settings::OnError;
-use lossfeed::source::{Form, ImageMode, Payload, Source};
+use lossfeed::source::{Facts, Form, ImageMode, Payload, Size, Source, Traffic};
 use lossfeed::{Dtype, Engine, SampleId, Settings, TensorSpec};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Condvar, Mutex};
@@ -47,38 +47,28 @@ impl Gate {
 
 struct Gated {
     gate: Arc<Gate>,
-    form: Form,
-    target: TensorSpec,
+    facts: Facts,
     /// Reading this one asks for the end of everything.
     interrupts: Option<SampleId>,
 }
 
 impl Source for Gated {
-    fn len(&self) -> usize {
-        SAMPLES
-    }
-    fn describe(&self) -> String {
-        "gated".into()
-    }
-    fn payload_bytes(&self, _: SampleId) -> u64 {
-        SAMPLE_BYTES as u64
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
     fn name(&self, id: SampleId) -> String {
         format!("gated-{id}")
     }
-    fn form(&self) -> &Form {
-        &self.form
+    fn size(&self, _: SampleId) -> Size {
+        Size::known(SAMPLE_BYTES as u64)
     }
-    fn target_spec(&self) -> &TensorSpec {
-        &self.target
-    }
-    fn classes(&self) -> &[String] {
-        &[]
-    }
-    fn labels(&self) -> Option<&[i64]> {
-        None
-    }
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
+    fn fetch_by(
+        &self,
+        _: u64,
+        _: &dyn Fn() -> bool,
+        ids: &[SampleId],
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+    ) -> Traffic {
         for (k, &id) in ids.iter().enumerate() {
             self.gate.pass();
             let target = i64::from(id % 10).to_ne_bytes();
@@ -88,9 +78,10 @@ impl Source for Gated {
                 false => Ok(Payload::new(&bytes, &target)),
             };
             if sink(k, answer).is_break() {
-                return;
+                return Traffic::default();
             }
         }
+        Traffic::default()
     }
 }
 
@@ -98,8 +89,12 @@ pub(crate) fn gated(settings: Settings, interrupts: Option<SampleId>) -> (Arc<Ga
     let gate = Arc::new(Gate { state: Mutex::new((0, 0)), changed: Condvar::new() });
     let source = Gated {
         gate: Arc::clone(&gate),
-        form: Form::Rows(TensorSpec::new(Dtype::U8, [SAMPLE_BYTES])),
-        target: TensorSpec::class_index(),
+        facts: Facts::new(
+            SAMPLES,
+            "gated",
+            Form::Rows(TensorSpec::new(Dtype::U8, [SAMPLE_BYTES])),
+            TensorSpec::class_index(),
+        ),
         interrupts,
     };
     let dataset = Dataset::new(Arc::new(source), ImageMode::Auto, None).unwrap();

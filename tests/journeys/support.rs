@@ -3,7 +3,7 @@
 use lossfeed::engine::Dataset;
 use lossfeed::error::{Error, Result};
 use lossfeed::loader::{Batch, Next};
-use lossfeed::source::{Form, ImageMode, Payload, Source};
+use lossfeed::source::{Facts, Form, ImageMode, Payload, Size, Source, Traffic};
 use lossfeed::{Dtype, Engine, SampleId, Settings, TensorSpec};
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -16,9 +16,7 @@ pub(crate) const SAMPLE_BYTES: usize = 48;
 
 /// Sample `id` is `SAMPLE_BYTES` bytes of a pattern that no other sample has; its target is `id % 10`.
 pub(crate) struct Patterned {
-    samples: usize,
-    form: Form,
-    target: TensorSpec,
+    facts: Facts,
     /// Samples that were read. Whoever has `shut` for writing keeps all others waiting.
     pub(crate) fetches: Arc<AtomicU64>,
     pub(crate) shut: Arc<RwLock<()>>,
@@ -37,9 +35,12 @@ pub(crate) fn pattern(id: SampleId) -> [u8; SAMPLE_BYTES] {
 impl Patterned {
     pub(crate) fn new(samples: usize) -> Self {
         Self {
-            samples,
-            form: Form::Rows(TensorSpec::new(Dtype::U8, [SAMPLE_BYTES])),
-            target: TensorSpec::class_index(),
+            facts: Facts::new(
+                samples,
+                "patterned",
+                Form::Rows(TensorSpec::new(Dtype::U8, [SAMPLE_BYTES])),
+                TensorSpec::class_index(),
+            ),
             fetches: Arc::default(),
             shut: Arc::default(),
             delay: Duration::ZERO,
@@ -52,31 +53,22 @@ impl Patterned {
 }
 
 impl Source for Patterned {
-    fn len(&self) -> usize {
-        self.samples
-    }
-    fn describe(&self) -> String {
-        "patterned".into()
-    }
-    fn payload_bytes(&self, _: SampleId) -> u64 {
-        SAMPLE_BYTES as u64
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
     fn name(&self, id: SampleId) -> String {
         format!("pattern-{id}")
     }
-    fn form(&self) -> &Form {
-        &self.form
+    fn size(&self, _: SampleId) -> Size {
+        Size::known(SAMPLE_BYTES as u64)
     }
-    fn target_spec(&self) -> &TensorSpec {
-        &self.target
-    }
-    fn classes(&self) -> &[String] {
-        &[]
-    }
-    fn labels(&self) -> Option<&[i64]> {
-        None
-    }
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
+    fn fetch_by(
+        &self,
+        _: u64,
+        _: &dyn Fn() -> bool,
+        ids: &[SampleId],
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+    ) -> Traffic {
         {
             let mut air = self.in_the_air.lock().unwrap();
             for &id in ids {
@@ -103,9 +95,10 @@ impl Source for Patterned {
             };
             if sink(k, answer).is_break() {
                 self.in_the_air.lock().unwrap().retain(|id| !ids[..k].contains(id));
-                return;
+                return Traffic::default();
             }
         }
+        Traffic::default()
     }
 }
 

@@ -55,8 +55,15 @@ fn index(args: &IndexArgs) -> Result<Report> {
     source::open(&args.source, &options)?;
     let again_s = started.elapsed().as_secs_f64();
     let samples = source.len();
-    let bytes = (0..samples as u32).map(|id| source.expected_bytes(id).unwrap_or(0)).sum();
-    Ok(Report { source: source.describe(), samples, classes: source.classes().len(), bytes, seconds, again_s })
+    let bytes = (0..samples as u32).map(|id| source.size(id).expected.unwrap_or(0)).sum();
+    Ok(Report {
+        source: source.describe().to_owned(),
+        samples,
+        classes: source.classes().len(),
+        bytes,
+        seconds,
+        again_s,
+    })
 }
 
 /// Opening a dataset goes on without a folder for its index; here the index is what was asked for.

@@ -4,7 +4,6 @@
 use std::collections::HashSet;
 use std::io::Cursor;
 
-use crate::error::Result;
 use crate::format::catalog::{Catalog, Ignored, Shard};
 use crate::format::groups::assemble;
 use crate::format::index_cache;
@@ -15,8 +14,6 @@ use crate::request::identity::Stamp;
 #[cfg(feature = "cloud")]
 use crate::request::pages::Pages;
 use crate::sample::payload::picture_and_tail;
-use crate::sample::{Form, Payload, Source};
-use crate::types::{SampleId, TensorSpec};
 
 #[cfg(feature = "parquet")]
 pub use crate::format::parquet::fuzzing::{parquet, parquet_seeds};
@@ -166,40 +163,6 @@ pub fn index_seeds() -> Vec<Vec<u8>> {
             index_cache::encode(KEY, &ShardIndex { members, others, labels, ignored })
         })
         .into()
-}
-
-/// A dataset of one encoded image, to make decoders from.
-pub struct OneImage(pub &'static [u8]);
-
-impl Source for OneImage {
-    fn len(&self) -> usize {
-        1
-    }
-    fn describe(&self) -> String {
-        "one image".to_owned()
-    }
-    fn payload_bytes(&self, _: SampleId) -> u64 {
-        self.0.len() as u64
-    }
-    fn name(&self, id: SampleId) -> String {
-        id.to_string()
-    }
-    fn form(&self) -> &Form {
-        &Form::Images { tailed: false }
-    }
-    fn target_spec(&self) -> &TensorSpec {
-        static SPEC: std::sync::LazyLock<TensorSpec> = std::sync::LazyLock::new(TensorSpec::class_index);
-        &SPEC
-    }
-    fn classes(&self) -> &[String] {
-        &[]
-    }
-    fn labels(&self) -> Option<&[i64]> {
-        None
-    }
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> std::ops::ControlFlow<()>) {
-        _ = (0..ids.len()).try_for_each(|k| sink(k, Ok(Payload::new(self.0, &[]))));
-    }
 }
 
 #[cfg(test)]

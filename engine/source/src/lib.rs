@@ -35,8 +35,8 @@ pub use format::{Arrays, Column, Labels, Place, Records, Values, open_table};
 pub use options::{DiskTier, NodeTier, OnShard, OpenOptions, PoolTier, Throttle};
 pub use place::{SCHEMES, Scheme, files_below, open, open_in};
 pub use sample::{
-    CircuitNumbers, Decisions, Fields, Fingerprint, Form, LimitBy, Payload, Piece, PieceKind, PoolNumbers,
-    SIZE_UNKNOWN, Source, Traffic, apart, sizes,
+    CircuitNumbers, Counted, Decisions, Facts, Fields, Fingerprint, Form, LimitBy, Link, News, Payload, Piece,
+    PieceKind, PoolNumbers, SIZE_UNKNOWN, Size, Source, Traffic, apart, sizes,
 };
 pub use shown::without_secrets;
 pub use stop::Stop;

@@ -5,7 +5,7 @@ use crate::journal::{Event, Limits, Recording};
 use crate::loader::Next;
 use crate::settings::{OnError, Settings};
 use crate::source::{
-    Concat, Decisions, Form, ImageMode, OpenOptions, Payload, Piece, Place, Records, Source, Subset, Traffic, open,
+    Concat, Facts, ImageMode, News, OpenOptions, Payload, Place, Records, Size, Source, Subset, Traffic, open,
 };
 use crate::tune::decided::Requests;
 use crate::types::{Dtype, SampleId, TensorSpec};
@@ -123,48 +123,17 @@ impl Slow {
 }
 
 impl Source for Slow {
-    fn len(&self) -> usize {
-        self.inner.len()
-    }
-    fn describe(&self) -> String {
-        self.inner.describe()
-    }
-    fn payload_bytes(&self, id: SampleId) -> u64 {
-        self.inner.payload_bytes(id)
-    }
-    fn sized(&self) -> bool {
-        self.inner.sized()
+    fn facts(&self) -> &Facts {
+        self.inner.facts()
     }
     fn name(&self, id: SampleId) -> String {
         self.inner.name(id)
     }
-    fn form(&self) -> &Form {
-        self.inner.form()
-    }
-    fn pieces(&self) -> &[Piece] {
-        self.inner.pieces()
-    }
-    fn target_spec(&self) -> &TensorSpec {
-        self.inner.target_spec()
-    }
-    fn classes(&self) -> &[String] {
-        self.inner.classes()
+    fn size(&self, id: SampleId) -> Size {
+        self.inner.size(id)
     }
     fn labels(&self) -> Option<&[i64]> {
         self.inner.labels()
-    }
-    fn in_turn(&self) -> bool {
-        self.inner.in_turn()
-    }
-    fn tell(&self, decisions: &Arc<Decisions>) {
-        self.inner.tell(decisions);
-    }
-    fn fetch(
-        &self,
-        ids: &[SampleId],
-        sink: &mut dyn FnMut(usize, crate::error::Result<Payload<'_>>) -> ControlFlow<()>,
-    ) {
-        self.fetch_by(u64::MAX, &|| false, ids, sink);
     }
     fn fetch_by(
         &self,
@@ -181,6 +150,9 @@ impl Source for Slow {
             stopped
         };
         self.inner.fetch_by(request_bytes, &slowly, ids, sink)
+    }
+    fn tell(&self, news: News<'_>) {
+        self.inner.tell(news);
     }
 }
 

@@ -4,10 +4,12 @@ use super::{Dataset, Engine};
 use crate::loader::{Next, Ticket};
 use crate::sampler::{Block, BufferOptions, Echo, Replay, SamplerSettings};
 use crate::settings::{CacheForm, ScoreKind, Settings};
-use crate::source::{Arrays, ImageMode};
+use crate::source::{Arrays, Facts, ImageMode, Link, Payload, Size, Source, Traffic};
 use crate::types::{Dtype, SampleId, TensorSpec};
 use std::collections::HashSet;
+use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 pub(super) const SAMPLES: u32 = 200;
@@ -21,6 +23,57 @@ pub(super) fn dataset() -> Dataset {
     let spec = TensorSpec::new(Dtype::U8, [4]);
     let source = Arrays::new(data, spec, target, TensorSpec::class_index(), SAMPLES as usize).unwrap();
     Dataset::new(Arc::new(source), ImageMode::Auto, None).unwrap()
+}
+
+/// The samples of [`dataset`], outside of memory.
+struct Stored<F> {
+    rows: Arc<dyn Source>,
+    facts: Facts,
+    request_bytes: Arc<AtomicU64>,
+    before_each: F,
+}
+
+/// The samples of [`dataset`], outside of memory. A request costs `request_bytes`, and `before_each` is called before
+/// each sample.
+pub(super) fn stored(
+    remote: bool,
+    request_bytes: &Arc<AtomicU64>,
+    before_each: impl Fn() + Send + Sync + 'static,
+) -> Dataset {
+    let rows = dataset().source;
+    let facts = Facts { remote, in_memory: false, ..rows.facts().clone() };
+    let source = Stored { rows, facts, request_bytes: Arc::clone(request_bytes), before_each };
+    Dataset::new(Arc::new(source), ImageMode::Auto, None).unwrap()
+}
+
+impl<F: Fn() + Send + Sync> Source for Stored<F> {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+    fn name(&self, id: SampleId) -> String {
+        self.rows.name(id)
+    }
+    fn size(&self, id: SampleId) -> Size {
+        self.rows.size(id)
+    }
+    fn labels(&self) -> Option<&[i64]> {
+        self.rows.labels()
+    }
+    fn fetch_by(
+        &self,
+        request_bytes: u64,
+        stopped: &dyn Fn() -> bool,
+        ids: &[SampleId],
+        sink: &mut dyn FnMut(usize, crate::error::Result<Payload<'_>>) -> ControlFlow<()>,
+    ) -> Traffic {
+        self.rows.fetch_by(request_bytes, stopped, ids, &mut |k, payload| {
+            (self.before_each)();
+            sink(k, payload)
+        })
+    }
+    fn link(&self) -> Link {
+        Link { requests_ahead: 0, request_bytes: self.request_bytes.load(Relaxed) }
+    }
 }
 
 fn both() -> [SamplerSettings; 2] {

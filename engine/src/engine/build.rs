@@ -22,7 +22,7 @@ use crate::process::Process;
 use crate::sampler::{self, Batches, Block, Blocks, Circumstances, EpochSize, Pace, Sampler, SamplerSettings};
 use crate::scoring::Scale;
 use crate::settings::{CacheForm, CopyPath, ImageSteps, OnError, Settings};
-use crate::source::{Decisions, NodeTier, Source, on_node};
+use crate::source::{Decisions, News, NodeTier, Source, on_node};
 use crate::staging::{BatchLayout, SlotPool};
 use crate::stats::{Counters, Identity, Publisher};
 use crate::tune::lead::Lead;
@@ -149,7 +149,7 @@ impl Checked {
         let settings = settings.with_processors();
         let samples = dataset.source.len();
         settings.validate(samples)?;
-        if settings.read_ahead.is_some_and(|bytes| bytes > 0) && dataset.source.expected_bytes(0).is_none() {
+        if settings.read_ahead.is_some_and(|bytes| bytes > 0) && dataset.source.size(0).expected.is_none() {
             return Err(Error::settings("read_ahead= needs samples of known size, and these vary: remove it"));
         }
         let sampler = settings.sampler.build()?.into();
@@ -245,7 +245,7 @@ impl Checked {
             settings.stats.then(|| Publisher::start(identity(&settings, policy_name, &feed, &*device), counters));
         // A run must not fail because nobody can watch it.
         let publisher = publisher.and_then(|p| p.inspect_err(|e| tracing::warn!("no stats page: {e}")).ok());
-        feed.source.tell(&decisions);
+        feed.source.tell(News::Listener(&decisions));
         let feed = Arc::new(feed);
         if let Some(publisher) = &publisher {
             outside::obey(&feed, publisher);
@@ -334,7 +334,7 @@ impl Checked {
             settings.journal.as_ref().map(|path| journal(path, settings, policy_name, samples)).transpose()?;
         let cache = Cache::new(control, arena, Arc::clone(counters));
         let cache = if let Some(writer) = journal { cache.recorded(writer) } else { cache };
-        Ok(if source.in_memory() { cache.over_memory() } else { cache })
+        Ok(if source.facts().in_memory { cache.over_memory() } else { cache })
     }
 
     /// What epochs are drawn from.
@@ -366,18 +366,18 @@ impl Checked {
     fn reading(&self, counters: &Arc<Counters>, decisions: &Arc<Decisions>) -> (Option<ReadAhead>, Option<Leading>) {
         let (settings, source) = (&self.settings, &*self.dataset.source);
         let target_bytes = source.target_spec().bytes();
-        let bytes = if source.in_memory() || source.expected_bytes(0).is_none() {
+        let bytes = if source.facts().in_memory || source.size(0).expected.is_none() {
             0
-        } else if source.in_turn() {
+        } else if source.facts().in_turn {
             settings.files_ahead_bytes(mean_bytes(source) + target_bytes as u64)
         } else {
-            settings.read_ahead_bytes(source.remote())
+            settings.read_ahead_bytes(source.facts().remote)
         };
-        let found = settings.read_ahead.is_none() && source.remote() && !source.in_turn() && bytes > 0;
+        let found = settings.read_ahead.is_none() && source.facts().remote && !source.facts().in_turn && bytes > 0;
         let leading = found.then(|| Leading::new(Lead::new(bytes, settings.read_ahead_most())));
         let read_ahead = (bytes > 0).then(|| {
             let ahead = ReadAhead::new(bytes, target_bytes, settings.batch_size, Arc::clone(counters));
-            match source.in_turn() {
+            match source.facts().in_turn {
                 true => ahead.beside(settings.read_ahead.is_some(), Arc::clone(decisions)),
                 false => ahead,
             }
@@ -408,7 +408,7 @@ fn check_cache_holds_a_sample(records: &RecordSizes, limit: u64) -> Result<()> {
 /// at.
 fn mean_bytes(source: &dyn Source) -> u64 {
     let step = source.len().div_ceil(LOOKED_AT).max(1);
-    let sizes = (0..source.len()).step_by(step).map(|id| source.expected_bytes(id as SampleId).unwrap_or(0));
+    let sizes = (0..source.len()).step_by(step).map(|id| source.size(id as SampleId).expected.unwrap_or(0));
     let (count, sum) = sizes.fold((0u64, 0u64), |(count, sum), bytes| (count + 1, sum.saturating_add(bytes)));
     sum / count.max(1)
 }
@@ -432,6 +432,6 @@ fn identity(settings: &Settings, policy: &str, feed: &Feed, device: &dyn Device)
         sampler: settings.sampler.name().to_string(),
         device: device.name(),
         gpu_uuid: device.uuid(),
-        source: feed.source.describe(),
+        source: feed.source.describe().to_owned(),
     }
 }

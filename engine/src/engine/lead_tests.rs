@@ -1,61 +1,21 @@
 //! How much is read ahead is found where nobody says it, is shown with its reason, and stays for the next epoch.
 
-use super::buffer_tests::{dataset, settings};
-use super::{Dataset, Engine};
-use crate::error::Result;
+use super::Engine;
+use super::buffer_tests::{settings, stored};
 use crate::journal::{Event, Limits, Recording};
 use crate::loader::Next;
 use crate::sampler::{SamplerSettings, Uniform};
 use crate::settings::Settings;
-use crate::source::{Form, ImageMode, Payload, Source};
 use crate::tune::lead::Why;
-use crate::types::{SampleId, TensorSpec};
 use std::fs::File;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 const LEAST: u64 = 128 << 20;
 
-/// A source behind a network.
-struct Far(Arc<dyn Source>);
-
-impl Source for Far {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-    fn describe(&self) -> String {
-        self.0.describe()
-    }
-    fn payload_bytes(&self, id: SampleId) -> u64 {
-        self.0.payload_bytes(id)
-    }
-    fn name(&self, id: SampleId) -> String {
-        self.0.name(id)
-    }
-    fn form(&self) -> &Form {
-        self.0.form()
-    }
-    fn target_spec(&self) -> &TensorSpec {
-        self.0.target_spec()
-    }
-    fn classes(&self) -> &[String] {
-        self.0.classes()
-    }
-    fn labels(&self) -> Option<&[i64]> {
-        self.0.labels()
-    }
-    fn remote(&self) -> bool {
-        true
-    }
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
-        self.0.fetch(ids, sink);
-    }
-}
-
 fn engine(read_ahead: Option<u64>, journal: Option<std::path::PathBuf>) -> Engine {
-    let far = Dataset::new(Arc::new(Far(dataset().source)), ImageMode::Auto, None).unwrap();
+    let far = stored(true, &Arc::default(), || {});
     let sampler = SamplerSettings::Uniform(Uniform::default());
     Engine::new(far, Settings { read_ahead, journal, ..settings(sampler, 1) }).unwrap()
 }

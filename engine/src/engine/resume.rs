@@ -92,13 +92,13 @@ impl Engine {
     /// on it. By sample its payload, then by sample its tail if there is one; empty where sizes are known from the start.
     fn sizes_read(&self) -> Vec<u32> {
         let source = &self.feed.source;
-        if self.settings.sampler.buffer().is_none() || source.sized() {
+        if self.settings.sampler.buffer().is_none() || source.facts().sized {
             return Vec::new();
         }
         let ids = 0..source.len() as u32;
         let mut sizes: Vec<u32> = ids.clone().map(|id| source.payload_bytes(id).min(SIZE_UNKNOWN) as u32).collect();
-        if ids.clone().any(|id| source.tail_bytes(id) > 0) {
-            sizes.extend(ids.map(|id| source.tail_bytes(id).min(SIZE_UNKNOWN) as u32));
+        if ids.clone().any(|id| source.size(id).tail > 0) {
+            sizes.extend(ids.map(|id| source.size(id).tail.min(SIZE_UNKNOWN) as u32));
         }
         sizes
     }

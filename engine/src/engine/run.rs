@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::loader::checkpoint::{Checkpoint, WeightUse};
 use crate::loader::{Batch, Iteration, Next};
 use crate::sampler::{self, Given, Order, Part};
+use crate::source::News;
 use crate::types::TensorSpec;
 use lossfeed_sync::Mutex;
 use std::sync::Arc;
@@ -203,8 +204,10 @@ impl Engine {
             None => self.drawn(epoch)?,
         };
         // A pool and the node cache keep what this epoch draws often.
-        if (self.feed.source.pool().is_some() || self.feed.source.node().is_some()) && self.feed.cache.adaptive() {
-            self.feed.source.rate(&self.run_name(), self.feed.cache.snapshot().scores().as_slice());
+        let tiers = self.feed.source.counted();
+        if (tiers.pool.is_some() || tiers.node.is_some()) && self.feed.cache.adaptive() {
+            let snapshot = self.feed.cache.snapshot();
+            self.feed.source.tell(News::Importances(&self.run_name(), snapshot.scores().as_slice()));
         }
         let behind = self.feed.cache.draw_behind(epoch)?;
         let plan = Plan { epoch, order, cut, behind };

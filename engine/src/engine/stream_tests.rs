@@ -1,13 +1,9 @@
 //! Buffer samplers that are read ahead: each epoch finds its first samples there, and nothing else changes.
 
-use super::buffer_tests::{Seen, dataset, deliver, settings};
-use super::{Dataset, Engine};
-use crate::error::Result;
+use super::Engine;
+use super::buffer_tests::{Seen, deliver, settings, stored};
 use crate::sampler::{Block, Echo, Replay, SamplerSettings};
 use crate::settings::Settings;
-use crate::source::{Form, ImageMode, Payload, Source};
-use crate::types::{SampleId, TensorSpec};
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -15,69 +11,23 @@ use std::time::{Duration, Instant};
 /// What a sample takes where it lands: four bytes and an int64.
 const LANDED: u64 = 12;
 
-/// A source that counts the samples it was asked for.
-struct Counting {
-    inner: Arc<dyn Source>,
+struct Run {
+    engine: Engine,
+    /// Samples that were read.
     all: Arc<AtomicU64>,
     /// Those that batches asked for, and no thread that reads ahead.
     by_batches: Arc<AtomicU64>,
     request_bytes: Arc<AtomicU64>,
 }
 
-impl Source for Counting {
-    fn len(&self) -> usize {
-        self.inner.len()
-    }
-    fn describe(&self) -> String {
-        self.inner.describe()
-    }
-    fn payload_bytes(&self, id: SampleId) -> u64 {
-        self.inner.payload_bytes(id)
-    }
-    fn name(&self, id: SampleId) -> String {
-        self.inner.name(id)
-    }
-    fn form(&self) -> &Form {
-        self.inner.form()
-    }
-    fn target_spec(&self) -> &TensorSpec {
-        self.inner.target_spec()
-    }
-    fn classes(&self) -> &[String] {
-        self.inner.classes()
-    }
-    fn labels(&self) -> Option<&[i64]> {
-        self.inner.labels()
-    }
-    fn request_bytes(&self) -> u64 {
-        self.request_bytes.load(Relaxed)
-    }
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
-        let ahead = std::thread::current().name().unwrap_or_default().starts_with("lossfeed-ahead");
-        self.by_batches.fetch_add(if ahead { 0 } else { ids.len() as u64 }, Relaxed);
-        self.inner.fetch(ids, &mut |k, payload| {
-            self.all.fetch_add(1, Relaxed);
-            sink(k, payload)
-        });
-    }
-}
-
-struct Run {
-    engine: Engine,
-    all: Arc<AtomicU64>,
-    by_batches: Arc<AtomicU64>,
-    request_bytes: Arc<AtomicU64>,
-}
-
 fn run(sampler: SamplerSettings, workers: usize, read_ahead: u64) -> Run {
     let [all, by_batches, request_bytes] = [(); 3].map(|()| Arc::<AtomicU64>::default());
-    let source = Counting {
-        inner: dataset().source,
-        all: Arc::clone(&all),
-        by_batches: Arc::clone(&by_batches),
-        request_bytes: Arc::clone(&request_bytes),
-    };
-    let dataset = Dataset::new(Arc::new(source), ImageMode::Auto, None).unwrap();
+    let counts = (Arc::clone(&all), Arc::clone(&by_batches));
+    let dataset = stored(false, &request_bytes, move || {
+        let ahead = std::thread::current().name().unwrap_or_default().starts_with("lossfeed-ahead");
+        counts.0.fetch_add(1, Relaxed);
+        counts.1.fetch_add(u64::from(!ahead), Relaxed);
+    });
     let with = Settings { read_ahead: Some(read_ahead), ..settings(sampler, workers) };
     Run { engine: Engine::new(dataset, with).unwrap(), all, by_batches, request_bytes }
 }

@@ -64,7 +64,7 @@ impl Threads {
                 _ => Ok(()),
             }));
         }
-        let readers = if feed.source.remote() { READERS } else { LOCAL_READERS };
+        let readers = if feed.source.facts().remote { READERS } else { LOCAL_READERS };
         for reader in 0..readers {
             let feed = Arc::clone(feed);
             let work = move || {

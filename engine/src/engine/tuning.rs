@@ -36,6 +36,7 @@ impl Counted {
         let of = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
         let counters = &feed.counters;
         let read = of(&counters.fetched_bytes_total) + of(&counters.store_vain_bytes_total);
+        let tiers = feed.source.counted();
         Self {
             us: of(&counters.wait_us_total) + of(&counters.busy_us_total),
             waited_us: of(&counters.wait_source_us_total),
@@ -43,9 +44,9 @@ impl Counted {
             fetched: of(&counters.fetched_samples_total),
             // Hits of the disk tier of the pool and of the node cache cost nothing of a budget.
             bytes: read
-                .saturating_sub(feed.source.disk().map_or(0, |disk| disk.hit_bytes))
-                .saturating_sub(feed.source.pool().map_or(0, |(pool, _)| pool.hit_bytes))
-                .saturating_sub(feed.source.node().map_or(0, |(node, _)| node.hit_bytes)),
+                .saturating_sub(tiers.disk.map_or(0, |(disk, _)| disk.hit_bytes))
+                .saturating_sub(tiers.pool.map_or(0, |(pool, _)| pool.hit_bytes))
+                .saturating_sub(tiers.node.map_or(0, |(node, _)| node.hit_bytes)),
         }
     }
 
@@ -94,7 +95,7 @@ impl Tuning {
 
     fn look(&self, blocks: &mut Blocks, epoch: u64, feed: &Feed) {
         if let (Some(sample_bytes), Some(pass)) = (self.sample_bytes, feed.cache.pass_to_come(epoch)) {
-            blocks.look(pass, ReadCost { request_bytes: feed.source.request_bytes(), sample_bytes });
+            blocks.look(pass, ReadCost { request_bytes: feed.source.link().request_bytes, sample_bytes });
         }
     }
 }

@@ -1,66 +1,23 @@
 //! What is set between epochs, alive: what is fetched follows what was waited, a budget lasts, blocks follow what
 //! requests cost, and a state has what all that came to.
 
-use super::buffer_tests::{Seen, dataset, deliver, settings};
+use super::buffer_tests::{Seen, dataset, deliver, settings, stored};
 use super::{Dataset, Engine};
-use crate::error::{ErrorKind, Result};
+use crate::error::ErrorKind;
 use crate::sampler::{Auto, Block, Echo, Replay, SamplerSettings};
-use crate::source::{Form, ImageMode, Payload, Source};
-use crate::types::{SampleId, TensorSpec};
-use std::ops::ControlFlow;
+use crate::types::SampleId;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// A source that takes a millisecond for every sample if it is slow, and whose requests cost so many bytes.
-struct Costly {
-    source: Arc<dyn Source>,
-    slow: bool,
-    request_bytes: Arc<AtomicU64>,
-}
-
-impl Source for Costly {
-    fn len(&self) -> usize {
-        self.source.len()
-    }
-    fn describe(&self) -> String {
-        self.source.describe()
-    }
-    fn payload_bytes(&self, id: SampleId) -> u64 {
-        self.source.payload_bytes(id)
-    }
-    fn name(&self, id: SampleId) -> String {
-        self.source.name(id)
-    }
-    fn form(&self) -> &Form {
-        self.source.form()
-    }
-    fn target_spec(&self) -> &TensorSpec {
-        self.source.target_spec()
-    }
-    fn classes(&self) -> &[String] {
-        self.source.classes()
-    }
-    fn labels(&self) -> Option<&[i64]> {
-        self.source.labels()
-    }
-    fn request_bytes(&self) -> u64 {
-        self.request_bytes.load(Relaxed)
-    }
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
-        std::thread::sleep(Duration::from_millis(if self.slow { ids.len() as u64 } else { 0 }));
-        self.source.fetch(ids, sink);
-    }
-}
-
 fn waiting_little(augmented: bool, stall: f32, fetches: Option<f32>) -> SamplerSettings {
     SamplerSettings::Auto(Auto { augmented: Some(augmented), stall: Some(stall), fetches, ..Auto::default() })
 }
 
+/// A source that takes a millisecond for every sample if it is slow, and whose requests cost so many bytes.
 fn costly(slow: bool, request_bytes: &Arc<AtomicU64>) -> Dataset {
-    let source = Costly { source: dataset().source, slow, request_bytes: Arc::clone(request_bytes) };
-    Dataset::new(Arc::new(source), ImageMode::Auto, None).unwrap()
+    stored(false, request_bytes, move || std::thread::sleep(Duration::from_millis(slow.into())))
 }
 
 /// Without threads of its own: what the source takes is waited for.

@@ -4,7 +4,7 @@ use super::{Beside, Images, ReadAhead, RecordSizes};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::settings::OnError;
-use crate::source::{Decoder, Payload, Source, Traffic};
+use crate::source::{Decoder, News, Payload, Source, Traffic};
 use crate::staging::{BatchLayout, SlotPool};
 use crate::stats::Counters;
 use crate::types::SampleId;
@@ -108,9 +108,9 @@ impl Feed {
         }
     }
 
-    /// As [`Source::doubt`]: of what was read ahead too.
+    /// See [`News::Doubtful`]: also of what was read ahead.
     pub(super) fn doubt(&self, ids: &[SampleId]) {
-        self.source.doubt(ids);
+        self.source.tell(News::Doubtful(ids));
         if let Some(ahead) = &self.read_ahead {
             ahead.doubt(ids);
         }

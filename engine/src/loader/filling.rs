@@ -156,7 +156,7 @@ impl Filling<'_> {
         };
         // Whether a pass is over is asked after every sample that had to be read, and now and then where that is only a
         // copy.
-        let in_memory = source.in_memory();
+        let in_memory = source.facts().in_memory;
         let going = |k: usize| {
             let ends = (!in_memory || k.is_multiple_of(16)) && abandoned();
             if ends { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -193,7 +193,7 @@ impl Filling<'_> {
         // Bytes that came over a network and are no sample are fetched again, by the same rule as an answer of a wrong
         // length: damage on the way passes.
         let (mut wrong, begun) = (Vec::new(), Instant::now());
-        let remote = source.remote();
+        let remote = source.facts().remote;
         let wanted: Vec<SampleId> = asked.iter().map(|&row| ids[row]).collect();
         let mut traffic =
             feed.fetch_unless(&abandoned, &wanted, &mut |k, payload| land(k, payload, remote.then_some(&mut wrong)));
@@ -201,7 +201,7 @@ impl Filling<'_> {
             if wrong.is_empty() {
                 break;
             }
-            let Some(pause) = again(round, begun.elapsed(), source.retry_timeout()) else {
+            let Some(pause) = again(round, begun.elapsed(), source.facts().retry_timeout) else {
                 for (k, e) in wrong {
                     let _ = land(k, Err(e), None);
                 }
@@ -231,7 +231,7 @@ impl Filling<'_> {
         let Self { feed, origins, sheet, stopped, over, mut rows, scratch, mut failures, mut came } = self;
         let joined = origins.joined();
         if !joined.is_empty() {
-            let (own, in_memory) = (origins.wanted(), feed.source.in_memory());
+            let (own, in_memory) = (origins.wanted(), feed.source.facts().in_memory);
             joined.iter().for_each(|(row, _)| came.joined(*row, rows.ids, own.iter().copied(), in_memory));
         }
         sheet.turn(Work::Decide);

@@ -226,7 +226,7 @@ impl ReadAhead {
 
     /// The life of a thread that reads ahead for batches which `cache` decides, until [`Self::close`].
     pub fn work(&self, cache: &Cache, source: &dyn Source) {
-        let bytes = |id| source.expected_bytes(id).unwrap_or(0) + self.target_bytes;
+        let bytes = |id| source.size(id).expected.unwrap_or(0) + self.target_bytes;
         loop {
             let look = {
                 let mut window = self.window.lock();
@@ -253,7 +253,7 @@ impl ReadAhead {
             let by_ranges = plan.as_ref().is_some_and(|plan| plan.by_ranges);
             let request_bytes = if by_ranges { call.range_bytes } else { look.request_bytes };
             // Where requests cost nothing there is nothing to wait for.
-            let early = found.early.filter(|_| source.request_bytes() > 0);
+            let early = found.early.filter(|_| source.link().request_bytes > 0);
             let along = || match early {
                 Some(0) => Chosen::Nothing,
                 Some(now) => Chosen::Planned(Plan { samples: (0..now).collect(), beside_bytes: 0, by_ranges: false }),
@@ -344,7 +344,7 @@ impl ReadAhead {
                     return ControlFlow::Continue(());
                 };
                 match payload {
-                    Ok(payload) if !source.sized() || payload.data.len() as u64 == source.payload_bytes(id) => {
+                    Ok(payload) if !source.facts().sized || payload.data.len() as u64 == source.payload_bytes(id) => {
                         bytes += payload.data.len() as u64;
                         self.land(id, Arc::new([payload.data, payload.target].concat()));
                     }
@@ -413,7 +413,7 @@ impl ReadAhead {
         }
     }
 
-    /// As [`Source::doubt`].
+    /// See [`News::Doubtful`](crate::source::News::Doubtful).
     pub(super) fn doubt(&self, ids: &[SampleId]) {
         self.window.lock().doubt(ids);
         self.room.notify_all();

@@ -329,7 +329,7 @@ impl Readers {
         ids: &[SampleId],
         sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
     ) -> (Traffic, Vec<usize>) {
-        let bytes = |k: usize| ids.get(k).map_or(0, |&id| source.expected_bytes(id).unwrap_or(0));
+        let bytes = |k: usize| ids.get(k).map_or(0, |&id| source.size(id).expected.unwrap_or(0));
         let watch = Watch::new(&bytes, judge, &self.clock);
         let (mut answered, mut over) = (vec![false; ids.len()], false);
         let traffic = source.fetch_by(u64::MAX, &|| watch.before_read() || stopped(), ids, &mut |k, payload| {

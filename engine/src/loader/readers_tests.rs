@@ -3,7 +3,7 @@
 use super::read_ahead::ReadAhead;
 use super::readers::Hand;
 use crate::error::{Error, Result};
-use crate::source::{Decisions, Form, Payload, Source, Traffic};
+use crate::source::{Decisions, Facts, Form, Payload, Size, Source, Traffic};
 use crate::stats::Counters;
 use crate::tune::decided::Requests;
 use crate::types::{Dtype, SampleId, TensorSpec};
@@ -21,8 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Files that are read one after the other. Each read turns the clock, and waits at a gate if that is shut.
 struct Files {
-    form: Form,
-    target: TensorSpec,
+    facts: Facts,
     read_us: AtomicU64,
     passed_us: Arc<AtomicU64>,
     gate: (Mutex<bool>, Condvar),
@@ -48,35 +47,14 @@ impl Files {
 }
 
 impl Source for Files {
-    fn len(&self) -> usize {
-        SAMPLES
-    }
-    fn describe(&self) -> String {
-        "files".into()
-    }
-    fn payload_bytes(&self, _: SampleId) -> u64 {
-        4
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
     fn name(&self, id: SampleId) -> String {
         id.to_string()
     }
-    fn form(&self) -> &Form {
-        &self.form
-    }
-    fn target_spec(&self) -> &TensorSpec {
-        &self.target
-    }
-    fn classes(&self) -> &[String] {
-        &[]
-    }
-    fn labels(&self) -> Option<&[i64]> {
-        None
-    }
-    fn in_turn(&self) -> bool {
-        true
-    }
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
-        self.fetch_by(0, &|| false, ids, sink);
+    fn size(&self, _: SampleId) -> Size {
+        Size::known(4)
     }
     fn fetch_by(
         &self,
@@ -124,9 +102,9 @@ struct Bench {
 fn bench(always: bool, read_us: u64, hands: usize) -> Bench {
     let passed_us = Arc::new(AtomicU64::new(0));
     let (began, passed) = (Instant::now(), Arc::clone(&passed_us));
+    let form = Form::Rows(TensorSpec::new(Dtype::U8, [4]));
     let files = Arc::new(Files {
-        form: Form::Rows(TensorSpec::new(Dtype::U8, [4])),
-        target: TensorSpec::new(Dtype::U8, [1]),
+        facts: Facts { in_turn: true, ..Facts::new(SAMPLES, "files", form, TensorSpec::new(Dtype::U8, [1])) },
         read_us: read_us.into(),
         passed_us,
         gate: (Mutex::new(false), Condvar::new()),

@@ -23,7 +23,7 @@ impl RecordSizes {
     pub fn new(source: Arc<dyn Source>, decoded_bytes: usize, form: CacheForm) -> Self {
         let encoded = form == CacheForm::Encoded && matches!(source.form(), Form::Images { .. });
         let target_bytes = source.target_spec().bytes();
-        let (tailed, announced) = (source.form().tailed(), source.sized());
+        let (tailed, announced) = (source.form().tailed(), source.facts().sized);
         Self { source, encoded, tailed, announced, decoded_bytes, target_bytes }
     }
 
@@ -57,7 +57,7 @@ impl RecordSizes {
         let payload = match self.source.form() {
             _ if self.encoded => self.source.payload_bytes(id),
             Form::Fields(fields) if fields.tailed() => self.source.payload_bytes(id),
-            _ if self.tailed => self.decoded_bytes as u64 + self.source.tail_bytes(id),
+            _ if self.tailed => self.decoded_bytes as u64 + self.source.size(id).tail,
             _ => self.decoded_bytes as u64,
         };
         payload + self.target_bytes as u64

@@ -1,7 +1,7 @@
 //! What reads take that a loader thread makes itself, one after the other: a few of them are looked at, so that quick
 //! ones cost nothing more.
 //!
-//! A source that reads in turn asks whether to stop before each read ([`crate::source::Source::in_turn`]), and hands
+//! A source that reads in turn asks whether to stop before each read ([`crate::source::Facts::in_turn`]), and hands
 //! over what it has read between two reads. So the time from one question to the next, without what the sink took, is
 //! one read; or, of a tier before such a source that has answered for several, theirs together.
 

@@ -1,13 +1,9 @@
 //! Which form of a sample pays in the cache here: a picture is decoded, and its pixels are copied, for a moment.
 
-use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lossfeed::TensorSpec;
 use lossfeed::error::Result;
-use lossfeed::source::{Decoder, Form, ImageMode, Payload, Scratch, Source};
-use lossfeed::types::SampleId;
+use lossfeed::source::{Decoder, ImageMode, Scratch};
 
 use super::Check;
 
@@ -47,9 +43,7 @@ fn said(cost: &Cost) -> String {
 }
 
 fn measure() -> Result<Cost> {
-    let picture: Arc<dyn Source> =
-        Arc::new(Picture { form: Form::Images { tailed: false }, target: TensorSpec::class_index() });
-    let decoder = Decoder::for_source(&*picture, ImageMode::Rgb, None)?;
+    let decoder = Decoder::for_image(PICTURE, ImageMode::Rgb, None)?;
     let decoded_bytes = decoder.spec().bytes();
     let (mut pixels, mut scratch) = (vec![0; decoded_bytes], Scratch::default());
     let decode_us = median_us(|_| decoder.decode(PICTURE, &mut pixels, &mut scratch))?;
@@ -76,43 +70,6 @@ fn median_us(mut body: impl FnMut(usize) -> Result<()>) -> Result<f64> {
     }
     times.sort_by(f64::total_cmp);
     Ok(times[times.len() / 2].max(0.01))
-}
-
-/// A dataset of the picture.
-struct Picture {
-    form: Form,
-    target: TensorSpec,
-}
-
-impl Source for Picture {
-    fn len(&self) -> usize {
-        1
-    }
-    fn describe(&self) -> String {
-        "a picture".to_owned()
-    }
-    fn payload_bytes(&self, _: SampleId) -> u64 {
-        PICTURE.len() as u64
-    }
-    fn name(&self, _: SampleId) -> String {
-        "picture.jpg".to_owned()
-    }
-    fn form(&self) -> &Form {
-        &self.form
-    }
-    fn target_spec(&self) -> &TensorSpec {
-        &self.target
-    }
-    fn classes(&self) -> &[String] {
-        &[]
-    }
-    fn labels(&self) -> Option<&[i64]> {
-        None
-    }
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
-        // Whoever breaks off has what it wanted.
-        let _ = (0..ids.len()).try_for_each(|k| sink(k, Ok(Payload::new(PICTURE, &[0; 8]))));
-    }
 }
 
 #[cfg(test)]

@@ -109,14 +109,8 @@ fn pack(args: &PackArgs) -> Result<Report> {
     let labels = Labels::of(source)?;
     let beside = source.pieces().iter().filter(|piece| piece.kind.in_tail()).count() as u64;
     let order = if args.keep_order { Order::Kept } else { Order::Shuffled(args.seed) };
-    let shards = plan::shards(
-        source.len(),
-        order,
-        &labels,
-        args.shard_size,
-        |id| source.expected_bytes(id).unwrap_or(0),
-        beside,
-    );
+    let shards =
+        plan::shards(source.len(), order, &labels, args.shard_size, |id| source.size(id).expected.unwrap_or(0), beside);
     let there = prepare(&args.folder, args.resume)?;
 
     let progress = Progress::on_stderr("shards", shards.len());
@@ -137,7 +131,7 @@ fn pack(args: &PackArgs) -> Result<Report> {
     let kept = kept.into_iter().collect::<Result<Vec<_>>>()?.into_iter().filter(|&known| known).count();
     let bytes = check(source, &labels, &shards, &args.folder)?;
     Ok(Report {
-        source: source.describe(),
+        source: source.describe().to_owned(),
         fields: fields(source),
         folder: args.folder.display().to_string(),
         samples: source.len(),

@@ -61,7 +61,7 @@ pub(super) fn shard(
 fn piece<'a>(source: &dyn Source, ids: &'a [SampleId]) -> &'a [SampleId] {
     let mut bytes = 0;
     let fits = ids.iter().take_while(|&&id| {
-        bytes += source.expected_bytes(id).unwrap_or(0);
+        bytes += source.size(id).expected.unwrap_or(0);
         bytes <= PIECE_BYTES
     });
     &ids[..fits.count().max(1)]

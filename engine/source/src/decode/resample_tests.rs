@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::tests::{Images, golden};
+use super::tests::golden;
 use super::*;
 use crate::error::ErrorKind;
 use crate::tests::refusal;
@@ -57,7 +57,7 @@ fn noise([height, width]: [usize; 2], channels: usize, seed: u64) -> (Vec<u8>, V
 /// A decoder of images of any size, which has seen one of another.
 fn open(channels: usize, resize: Option<Resize>) -> Result<Decoder> {
     let mode = if channels == 1 { ImageMode::Gray } else { ImageMode::Rgb };
-    Decoder::for_source(&Images(vec![noise([3, 2], channels, 0).0]), mode, resize)
+    Decoder::for_image(&noise([3, 2], channels, 0).0, mode, resize)
 }
 
 /// One level: the result is rounded between its two passes, and once more.
@@ -130,11 +130,8 @@ fn jpegs_are_cropped_as_their_pixels_are() {
     for name in ["rgb444.jpg", "rgb420.jpg", "progressive.jpg", "gray.jpg", "cmyk.jpg"] {
         let encoded = golden(name);
         for channels in [1, 3] {
-            let whole = Decoder::for_source(
-                &Images(vec![encoded.clone()]),
-                if channels == 1 { ImageMode::Gray } else { ImageMode::Rgb },
-                None,
-            );
+            let mode = if channels == 1 { ImageMode::Gray } else { ImageMode::Rgb };
+            let whole = Decoder::for_image(&encoded, mode, None);
             let mut pixels = vec![0; 13 * 17 * channels];
             whole.unwrap().decode(&encoded, &mut pixels, &mut Scratch::default()).unwrap();
             let crop = ResizedCrop::new([6, 5], CropKind::Part { scale: [0.3, 0.9], ratio: [0.7, 1.4] }).unwrap();

@@ -1,12 +1,13 @@
 //! Pixels against Pillow's (`tests/golden/images`, written by its `make.py`), and what is refused.
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use super::contain::contained;
 use super::*;
 use crate::error::ErrorKind;
 use crate::format::Arrays;
-use crate::sample::{Form, Payload, Source};
+use crate::sample::{Facts, Form, Payload, Size, Source, Traffic};
 use crate::tests::refusal;
 use crate::types::SampleId;
 
@@ -19,45 +20,45 @@ pub(super) fn golden(name: &str) -> Vec<u8> {
 }
 
 /// Encoded images in memory, all of class 0.
-pub(super) struct Images(pub(super) Vec<Vec<u8>>);
+struct Images(Vec<Vec<u8>>, Facts);
+
+impl Images {
+    fn new(images: Vec<Vec<u8>>) -> Self {
+        let form = Form::Images { tailed: false };
+        let facts = Facts::new(images.len(), "images", form, TensorSpec::no_target());
+        Self(images, facts)
+    }
+}
 
 impl Source for Images {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-    fn describe(&self) -> String {
-        "images".to_owned()
-    }
-    fn payload_bytes(&self, id: SampleId) -> u64 {
-        self.0[id as usize].len() as u64
+    fn facts(&self) -> &Facts {
+        &self.1
     }
     fn name(&self, id: SampleId) -> String {
         format!("image {id}")
     }
-    fn form(&self) -> &Form {
-        &Form::Images { tailed: false }
+    fn size(&self, id: SampleId) -> Size {
+        Size::known(self.0[id as usize].len() as u64)
     }
-    fn target_spec(&self) -> &TensorSpec {
-        unreachable!("the decoder looks at no target")
-    }
-    fn classes(&self) -> &[String] {
-        &[]
-    }
-    fn labels(&self) -> Option<&[i64]> {
-        None
-    }
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> std::ops::ControlFlow<()>) {
+    fn fetch_by(
+        &self,
+        _: u64,
+        _: &dyn Fn() -> bool,
+        ids: &[SampleId],
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+    ) -> Traffic {
         for (k, &id) in ids.iter().enumerate() {
             if sink(k, Ok(Payload::new(&self.0[id as usize], &[]))).is_break() {
-                return;
+                return Traffic::default();
             }
         }
+        Traffic::default()
     }
 }
 
 pub(super) fn decoder(first: &[u8], mode: ImageMode, resize: Option<(usize, usize)>) -> Result<Decoder> {
     let resize = resize.map(|to| Resize { to, crop: None });
-    Decoder::for_source(&Images(vec![first.to_vec()]), mode, resize)
+    Decoder::for_image(first, mode, resize)
 }
 
 pub(super) fn decode(decoder: &Decoder, encoded: &[u8]) -> Result<Vec<u8>> {
@@ -173,9 +174,9 @@ fn a_png_cut_within_its_pixels_is_refused() {
 
 #[test]
 fn the_shape_comes_from_the_first_image_that_decodes() {
-    let images = Images(vec![b"junk".to_vec(), golden("rgb.png")]);
+    let images = Images::new(vec![b"junk".to_vec(), golden("rgb.png")]);
     assert_eq!(Decoder::for_source(&images, ImageMode::Auto, None).unwrap().spec().shape, [HEIGHT, WIDTH, 3]);
-    let junk = Images(vec![b"junk".to_vec(); 20]);
+    let junk = Images::new(vec![b"junk".to_vec(); 20]);
     refusal(
         Decoder::for_source(&junk, ImageMode::Auto, None),
         ErrorKind::Sample,

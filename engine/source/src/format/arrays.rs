@@ -1,7 +1,7 @@
 //! Samples that already lie in memory: rows of one array or of several, targets in another.
 
 use crate::error::{Error, Result};
-use crate::sample::{Fields, Fingerprint, Form, Payload, Source};
+use crate::sample::{Facts, Fields, Fingerprint, Form, Payload, Size, Source, Traffic};
 use crate::types::{Dtype, MAX_SAMPLES, SampleId, TensorSpec};
 use lossfeed_kernels::fast::prefetch_row;
 use std::ops::ControlFlow;
@@ -19,11 +19,9 @@ pub struct Arrays {
     /// With the bytes of a row.
     data: Vec<(Buffer, usize)>,
     target: Buffer,
-    form: Form,
+    facts: Facts,
     row_bytes: usize,
-    target_spec: TensorSpec,
     target_bytes: usize,
-    samples: usize,
     labels: Option<Vec<i64>>,
 }
 
@@ -82,7 +80,12 @@ impl Arrays {
         let target_bytes = checked("target", &target_spec, samples, (*target).as_ref().len())?;
         let labels = (target_spec.dtype == Dtype::I64 && target_spec.shape.is_empty())
             .then(|| bytemuck::pod_collect_to_vec::<u8, i64>((*target).as_ref()));
-        Ok(Self { data, target, form, row_bytes, target_spec, target_bytes, samples, labels })
+        let description = match &form {
+            Form::Rows(_) => format!("arrays: {samples} rows"),
+            Form::Fields(_) | Form::Images { .. } => format!("arrays: {samples} rows of {} arrays each", data.len()),
+        };
+        let facts = Facts { in_memory: true, ..Facts::new(samples, description, form, target_spec) };
+        Ok(Self { data, target, facts, row_bytes, target_bytes, labels })
     }
 
     /// Row `at` of every array of the data.
@@ -93,7 +96,7 @@ impl Arrays {
     /// A sample; one of several arrays is put together in `whole`.
     fn row<'a>(&'a self, id: SampleId, whole: &'a mut Vec<u8>) -> Option<Payload<'a>> {
         let at = id as usize;
-        if at >= self.samples {
+        if at >= self.facts.samples {
             return None;
         }
         let target = (*self.target).as_ref().get(at * self.target_bytes..(at + 1) * self.target_bytes)?;
@@ -123,54 +126,42 @@ fn checked(what: &str, spec: &TensorSpec, rows: usize, len: usize) -> Result<usi
 }
 
 impl Source for Arrays {
-    fn len(&self) -> usize {
-        self.samples
-    }
-    fn describe(&self) -> String {
-        match &self.form {
-            Form::Rows(_) => format!("arrays: {} rows", self.samples),
-            Form::Fields(_) | Form::Images { .. } => {
-                format!("arrays: {} rows of {} arrays each", self.samples, self.data.len())
-            }
-        }
-    }
-    fn payload_bytes(&self, id: SampleId) -> u64 {
-        if (id as usize) < self.samples { self.row_bytes as u64 } else { 0 }
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
     fn name(&self, id: SampleId) -> String {
         format!("row {id}")
     }
-    fn form(&self) -> &Form {
-        &self.form
-    }
-    fn target_spec(&self) -> &TensorSpec {
-        &self.target_spec
-    }
-    fn classes(&self) -> &[String] {
-        &[]
+    fn size(&self, id: SampleId) -> Size {
+        Size::known(if (id as usize) < self.facts.samples { self.row_bytes as u64 } else { 0 })
     }
     fn labels(&self) -> Option<&[i64]> {
         self.labels.as_deref()
     }
-    fn in_memory(&self) -> bool {
-        true
-    }
     /// Rows have no names: the targets and some rows of the data, evenly spread, stand for them.
     fn digest(&self) -> String {
-        let mut digest = Fingerprint::new(self.samples, &self.form, &self.target_spec, &[]);
+        let mut digest = Fingerprint::of(&self.facts);
         digest.add((*self.target).as_ref());
-        let step = self.samples.div_ceil(DIGEST_ROWS);
-        for at in (0..self.samples).step_by(step) {
+        let step = self.facts.samples.div_ceil(DIGEST_ROWS);
+        for at in (0..self.facts.samples).step_by(step) {
             self.parts(at).for_each(|part| digest.add(&part[..part.len().min(DIGEST_ROW_BYTES)]));
         }
         digest.finish()
     }
-
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
+    fn fetch_by(
+        &self,
+        _: u64,
+        stopped: &dyn Fn() -> bool,
+        ids: &[SampleId],
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+    ) -> Traffic {
+        if stopped() {
+            return Traffic::default();
+        }
         // The first bytes of all rows and targets at once: misses of memory overlap here, and follow each other in the
         // sink's copies.
         let target = (*self.target).as_ref();
-        let inside = || ids.iter().map(|&id| id as usize).filter(|&at| at < self.samples);
+        let inside = || ids.iter().map(|&id| id as usize).filter(|&at| at < self.facts.samples);
         let touched = |(buffer, bytes): &(Buffer, usize)| {
             let rows = (**buffer).as_ref();
             inside().fold(0, |all, at| all ^ rows.get(at * bytes).unwrap_or(&0))
@@ -183,11 +174,15 @@ impl Source for Arrays {
                 let rows = (**buffer).as_ref();
                 prefetch_row(rows.get(next as usize * bytes..(next as usize + 1) * bytes).unwrap_or_default());
             }
-            if sink(k, self.row(id, &mut whole).ok_or_else(|| crate::format::files::out_of_range(id, self.samples)))
-                .is_break()
+            if sink(
+                k,
+                self.row(id, &mut whole).ok_or_else(|| crate::format::files::out_of_range(id, self.facts.samples)),
+            )
+            .is_break()
             {
-                return;
+                break;
             }
         }
+        Traffic::default()
     }
 }

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 
 /// Members and files that were seen and left out, by reason. Nothing is left out silently: the counts are part of
-/// [`describe`](crate::sample::Source::describe).
+/// [`Facts::description`](crate::sample::Facts::description).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Ignored {
     /// Links that lead to no file of their folder or archive.

@@ -6,20 +6,17 @@ use crate::format::catalog::Catalog;
 use crate::format::checksums;
 use crate::format::reader::Reader;
 use crate::options::OpenOptions;
-use crate::sample::Piece;
-use crate::sample::{Decisions, Fields, Fingerprint, Form, LimitBy, Payload, Source, Traffic};
+use crate::sample::{Counted, Facts, Fields, Fingerprint, Form, LimitBy, Link, News, Payload, Size, Source, Traffic};
 use crate::tune::fetch_plan::{Ask, Plan};
 use crate::types::{SampleId, TensorSpec};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The [`Source`] of folders and shards, local or remote.
 pub(crate) struct Files<R> {
     catalog: Arc<Catalog>,
     reader: R,
-    form: Form,
-    target_spec: TensorSpec,
+    facts: Facts,
 }
 
 impl<R: Reader> Files<R> {
@@ -58,8 +55,17 @@ impl<R: Reader> Files<R> {
             Some(members) if members.picture => Form::Images { tailed: members.has_tail() },
             Some(_) => Form::Fields(Fields::new(Vec::new(), true)?),
         };
-        let target_spec = if labelled { TensorSpec::class_index() } else { TensorSpec::no_target() };
-        Ok(Self { catalog, reader, form, target_spec })
+        let target = if labelled { TensorSpec::class_index() } else { TensorSpec::no_target() };
+        let facts = Facts {
+            pieces: catalog.members.as_ref().map_or_else(Vec::new, |members| members.pieces.clone()),
+            classes: catalog.classes.clone(),
+            sized: true,
+            remote: reader.remote(),
+            retry_timeout: reader.retry_timeout(),
+            in_turn: reader.in_turn(),
+            ..Facts::new(catalog.places.len(), described(&catalog), form, target)
+        };
+        Ok(Self { catalog, reader, facts })
     }
 
     fn target(&self, id: SampleId) -> Option<&[u8]> {
@@ -70,69 +76,45 @@ impl<R: Reader> Files<R> {
     }
 }
 
+/// The dataset in words for people.
+fn described(c: &Catalog) -> String {
+    let mut text = format!("{}: {} samples", printable(&c.url), c.places.len());
+    for (count, one, many) in [
+        (c.shards.len() as u64, "shard", "shards"),
+        (c.classes.len() as u64, "class", "classes"),
+        (c.ignored.others, "other file ignored", "other files ignored"),
+        (c.ignored.links, "link ignored", "links ignored"),
+        (c.ignored.escaping, "name with '..' ignored", "names with '..' ignored"),
+    ] {
+        if count > 0 {
+            text.push_str(&format!(", {count} {}", if count == 1 { one } else { many }));
+        }
+    }
+    text
+}
+
 impl<R: Reader> Source for Files<R> {
-    fn len(&self) -> usize {
-        self.catalog.places.len()
-    }
-    fn describe(&self) -> String {
-        let c = &self.catalog;
-        let mut text = format!("{}: {} samples", printable(&c.url), c.places.len());
-        for (count, one, many) in [
-            (c.shards.len() as u64, "shard", "shards"),
-            (c.classes.len() as u64, "class", "classes"),
-            (c.ignored.others, "other file ignored", "other files ignored"),
-            (c.ignored.links, "link ignored", "links ignored"),
-            (c.ignored.escaping, "name with '..' ignored", "names with '..' ignored"),
-        ] {
-            if count > 0 {
-                text.push_str(&format!(", {count} {}", if count == 1 { one } else { many }));
-            }
-        }
-        text
-    }
-    fn payload_bytes(&self, id: SampleId) -> u64 {
-        match (self.catalog.place(id), &self.catalog.members) {
-            (None, _) => 0,
-            (Some(place), None) => self.catalog.sparse.get(&id).map_or(place.bytes.into(), |map| map.bytes),
-            (Some(_), Some(members)) => members.payload_bytes(id),
-        }
-    }
-    fn sized(&self) -> bool {
-        true
-    }
-    fn tail_bytes(&self, id: SampleId) -> u64 {
-        self.catalog.members.as_ref().map_or(0, |members| members.tail_bytes(id))
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
     fn name(&self, id: SampleId) -> String {
         self.catalog.name(id)
     }
-    fn form(&self) -> &Form {
-        &self.form
-    }
-    fn pieces(&self) -> &[Piece] {
-        self.catalog.members.as_ref().map_or(&[], |members| &members.pieces)
-    }
-    fn target_spec(&self) -> &TensorSpec {
-        &self.target_spec
-    }
-    fn classes(&self) -> &[String] {
-        &self.catalog.classes
+    fn size(&self, id: SampleId) -> Size {
+        match (self.catalog.place(id), &self.catalog.members) {
+            (None, _) => Size::known(0),
+            (Some(place), None) => {
+                Size::known(self.catalog.sparse.get(&id).map_or(place.bytes.into(), |map| map.bytes))
+            }
+            (Some(_), Some(members)) => Size { tail: members.tail_bytes(id), ..Size::known(members.payload_bytes(id)) },
+        }
     }
     fn labels(&self) -> Option<&[i64]> {
         (!self.catalog.labels.is_empty()).then_some(&self.catalog.labels)
     }
-    fn remote(&self) -> bool {
-        self.reader.remote()
-    }
-    fn retry_timeout(&self) -> Duration {
-        self.reader.retry_timeout()
-    }
-    fn in_turn(&self) -> bool {
-        self.reader.in_turn()
-    }
     fn digest(&self) -> String {
         let catalog = &self.catalog;
-        let mut digest = Fingerprint::new(self.len(), &self.form, &self.target_spec, &catalog.classes);
+        let mut digest = Fingerprint::of(&self.facts);
         for (id, place) in catalog.places.iter().enumerate() {
             digest.add(catalog.names.get(id).as_bytes());
             digest.add(&place.bytes.to_le_bytes());
@@ -143,33 +125,24 @@ impl<R: Reader> Source for Files<R> {
         digest.add(bytemuck::cast_slice(&catalog.labels));
         if let Some(members) = &catalog.members {
             members.pieces.iter().for_each(|piece| digest.add(piece.name.as_bytes()));
-            (0..self.len() as SampleId).for_each(|id| digest.add(&members.payload_bytes(id).to_le_bytes()));
+            (0..catalog.places.len() as SampleId).for_each(|id| digest.add(&members.payload_bytes(id).to_le_bytes()));
         }
         digest.finish()
     }
     fn proof(&self, id: SampleId) -> Option<[u8; 16]> {
         self.catalog.proof(id)
     }
-    fn doubt(&self, ids: &[SampleId]) {
-        self.reader.doubt(&self.catalog, ids);
+    fn counted(&self) -> Counted {
+        Counted { answers: self.reader.answers(), ..Counted::default() }
     }
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
-        self.fetch_by(u64::MAX, &|| false, ids, sink);
+    fn link(&self) -> Link {
+        self.reader.link(&self.catalog)
     }
     fn limit(&self, bytes_per_s: Option<u64>, by: LimitBy) -> bool {
         self.reader.limit(bytes_per_s, by)
     }
-    fn answers(&self) -> Option<(u64, u64)> {
-        self.reader.answers()
-    }
-    fn requests_ahead(&self) -> usize {
-        self.reader.requests_ahead()
-    }
-    fn request_bytes(&self) -> u64 {
-        self.reader.request_bytes(&self.catalog)
-    }
-    fn tell(&self, decisions: &Arc<Decisions>) {
-        self.reader.tell(decisions);
+    fn tell(&self, news: News<'_>) {
+        self.reader.tell(&self.catalog, news);
     }
     fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
         self.reader.along(&self.catalog, ids, first, request_bytes)
@@ -187,7 +160,7 @@ impl<R: Reader> Source for Files<R> {
         let mut wanted = Vec::with_capacity(ids.len());
         for (k, &id) in ids.iter().enumerate() {
             let error = match self.catalog.place(id) {
-                None => out_of_range(id, self.len()),
+                None => out_of_range(id, self.facts.samples),
                 Some(p) if p.bytes == 0 => Error::sample(format!(
                     "{} is empty (0 bytes): remove it or choose on_error=\"skip\" or \"substitute\"",
                     self.catalog.name(id)
@@ -201,13 +174,13 @@ impl<R: Reader> Source for Files<R> {
                 return Traffic::default();
             }
         }
-        let verified = self.reader.remote();
+        let verified = self.facts.remote;
         let mut joined = Vec::new();
         self.reader.read(&self.catalog, &wanted, request_bytes, stopped, &mut |k, id, data| {
             let sound =
                 data.and_then(|data| if verified { Ok(data) } else { self.catalog.verify(id, data).map(|()| data) });
             let payload = sound.and_then(|data| {
-                let target = self.target(id).ok_or_else(|| out_of_range(id, self.len()))?;
+                let target = self.target(id).ok_or_else(|| out_of_range(id, self.facts.samples))?;
                 match (&self.catalog.members, self.catalog.sparse.get(&id)) {
                     (None, None) => Ok(Payload::new(data, target)),
                     (None, Some(map)) => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::error::Result;
 use crate::format::catalog::Catalog;
-use crate::sample::{Decisions, LimitBy, Traffic};
+use crate::sample::{LimitBy, Link, News, Traffic};
 use crate::tune::fetch_plan::{Ask, Plan};
 use crate::types::SampleId;
 
@@ -38,31 +38,23 @@ pub(crate) trait Reader: Send + Sync {
         false
     }
 
-    /// As [`Source::answers`](crate::sample::Source::answers).
+    /// See [`Counted::answers`](crate::sample::Counted::answers).
     fn answers(&self) -> Option<(u64, u64)> {
         None
     }
 
-    /// As [`Source::requests_ahead`](crate::sample::Source::requests_ahead).
-    fn requests_ahead(&self) -> usize {
-        0
+    /// As [`Source::link`](crate::sample::Source::link).
+    fn link(&self, _: &Catalog) -> Link {
+        Link::default()
     }
 
-    /// As [`Source::request_bytes`](crate::sample::Source::request_bytes).
-    fn request_bytes(&self, _: &Catalog) -> u64 {
-        0
-    }
-
-    /// As [`Source::in_turn`](crate::sample::Source::in_turn).
+    /// As [`Facts::in_turn`](crate::sample::Facts::in_turn).
     fn in_turn(&self) -> bool {
         false
     }
 
     /// As [`Source::tell`](crate::sample::Source::tell).
-    fn tell(&self, _decisions: &Arc<Decisions>) {}
-
-    /// As [`Source::doubt`](crate::sample::Source::doubt).
-    fn doubt(&self, _: &Catalog, _ids: &[SampleId]) {}
+    fn tell(&self, _: &Catalog, _: News<'_>) {}
 
     /// Whether bytes that turn out to be wrong may come right when they are read again. Such a reader holds them to
     /// their checksums itself.
@@ -70,7 +62,7 @@ pub(crate) trait Reader: Send + Sync {
         false
     }
 
-    /// As [`Source::retry_timeout`](crate::sample::Source::retry_timeout).
+    /// As [`Facts::retry_timeout`](crate::sample::Facts::retry_timeout).
     fn retry_timeout(&self) -> Duration {
         Duration::ZERO
     }

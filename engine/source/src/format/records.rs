@@ -20,7 +20,7 @@ use crate::request::changed::is_another;
 use crate::request::file::{failed, settled};
 use crate::request::handles::Handles;
 use crate::request::identity::Stamp;
-use crate::sample::{Fields, Fingerprint, Form, Payload, Source, Traffic};
+use crate::sample::{Facts, Fields, Fingerprint, Form, Payload, Size, Source, Traffic};
 use crate::types::{MAX_SAMPLES, SampleId, TensorSpec};
 
 /// Bytes read between two looks at whether the files are what they were: as much as stays in a core's own cache.
@@ -68,10 +68,8 @@ pub struct Records {
     handles: Handles,
     /// Those of the data, then that of the target if there is one.
     columns: Vec<Column>,
-    form: Form,
     data_bytes: usize,
-    target: TensorSpec,
-    samples: usize,
+    facts: Facts,
 }
 
 impl Records {
@@ -99,11 +97,15 @@ impl Records {
         let columns = data.into_iter().chain(target).map(|place| Column::look(place, samples, &mut files));
         let columns = columns.collect::<Result<_>>()?;
         let handles = Handles::of(files.len());
-        Ok(Self { files, handles, columns, form, data_bytes, target: target_spec, samples })
+        let mut names: Vec<&str> = files.iter().map(|kept: &Kept| file_name(&kept.shown)).collect();
+        names.dedup();
+        let description = format!("{samples} rows of {}", names.join(", "));
+        let facts = Facts { in_turn: true, ..Facts::new(samples, description, form, target_spec) };
+        Ok(Self { files, handles, columns, data_bytes, facts })
     }
 
     fn row_bytes(&self) -> usize {
-        self.data_bytes + self.target.bytes()
+        self.data_bytes + self.facts.target.bytes()
     }
 
     /// The file as it was when the dataset was opened.
@@ -123,7 +125,7 @@ impl Records {
             if stopped() {
                 break;
             }
-            let mut failed = (id as usize >= self.samples).then(|| out_of_range(id, self.samples));
+            let mut failed = (id as usize >= self.facts.samples).then(|| out_of_range(id, self.facts.samples));
             for column in &self.columns {
                 let (into, rest) = std::mem::take(&mut row).split_at_mut(column.row_bytes);
                 row = rest;
@@ -218,54 +220,29 @@ impl Column {
 }
 
 impl Source for Records {
-    fn len(&self) -> usize {
-        self.samples
-    }
-    fn describe(&self) -> String {
-        let mut names: Vec<&str> = self.files.iter().map(|kept| file_name(&kept.shown)).collect();
-        names.dedup();
-        format!("{} rows of {}", self.samples, names.join(", "))
-    }
-    fn payload_bytes(&self, id: SampleId) -> u64 {
-        if (id as usize) < self.samples { self.data_bytes as u64 } else { 0 }
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
     fn name(&self, id: SampleId) -> String {
         format!("row {id}")
     }
-    fn form(&self) -> &Form {
-        &self.form
-    }
-    fn target_spec(&self) -> &TensorSpec {
-        &self.target
-    }
-    fn classes(&self) -> &[String] {
-        &[]
-    }
-    fn labels(&self) -> Option<&[i64]> {
-        None
+    fn size(&self, id: SampleId) -> Size {
+        Size::known(if (id as usize) < self.facts.samples { self.data_bytes as u64 } else { 0 })
     }
     /// Rows have no names: some of them, evenly spread, stand for all, and the sizes of the files.
     fn digest(&self) -> String {
-        let mut digest = Fingerprint::new(self.samples, &self.form, &self.target, &[]);
+        let mut digest = Fingerprint::of(&self.facts);
         for column in &self.columns {
             digest.add(&self.files.get(column.file).map_or(0, |kept| kept.bytes).to_le_bytes());
             let file = self.file(column.file);
             let mut row = vec![0; column.row_bytes.min(DIGEST_ROW_BYTES)];
-            for at in (0..self.samples).step_by(self.samples.div_ceil(DIGEST_ROWS)) {
+            for at in (0..self.facts.samples).step_by(self.facts.samples.div_ceil(DIGEST_ROWS)) {
                 // What cannot be read now is no part of it; reading the sample tells.
                 let _ = file.as_ref().map(|file| column.read(at, file, &mut row));
                 digest.add(&row);
             }
         }
         digest.finish()
-    }
-
-    fn in_turn(&self) -> bool {
-        true
-    }
-
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
-        self.fetch_by(u64::MAX, &|| false, ids, sink);
     }
 
     fn fetch_by(
@@ -312,7 +289,7 @@ mod tests {
         (file, Place { path, offset, stride: None, spec })
     }
 
-    fn answers(source: &Records, ids: &[SampleId]) -> Vec<std::result::Result<Vec<u8>, String>> {
+    fn answers(source: &dyn Source, ids: &[SampleId]) -> Vec<std::result::Result<Vec<u8>, String>> {
         let mut found = vec![Err("no answer".to_owned()); ids.len()];
         source.fetch(ids, &mut |k, answer| {
             found[k] = answer.map(|p| [p.data, p.target].concat()).map_err(|e| e.to_string());
@@ -327,11 +304,15 @@ mod tests {
         let (_b, b) = place(b"abcde", 0, TensorSpec::new(Dtype::U8, []));
         let (_c, c) = place(b"ABCDE", 0, TensorSpec::new(Dtype::U8, []));
         let pairs = Records::open(vec![a.clone()], Some(b.clone()), 5).unwrap();
-        assert!(matches!(pairs.form(), Form::Rows(_)) && pairs.payload_bytes(4) == 2 && pairs.payload_bytes(5) == 0);
+        assert!(
+            matches!(pairs.facts.form, Form::Rows(_))
+                && pairs.size(4) == Size::known(2)
+                && pairs.size(5) == Size::known(0)
+        );
         assert_eq!(answers(&pairs, &[4, 0, 2]), [Ok(b"89e".to_vec()), Ok(b"01a".to_vec()), Ok(b"45c".to_vec())]);
         assert!(answers(&pairs, &[5, 1])[0].as_ref().unwrap_err().contains("0 to 4"));
         let three = Records::open(vec![a.clone(), c], Some(b), 5).unwrap();
-        assert!(matches!(three.form(), Form::Fields(_)));
+        assert!(matches!(three.facts.form, Form::Fields(_)));
         assert_eq!(answers(&three, &[1])[0], Ok(b"23Bb".to_vec()));
         let apart = Place { stride: Some(3), ..a.clone() };
         let over = Place { stride: Some(1), ..a.clone() };

@@ -22,7 +22,7 @@ use crate::format::runs::{RUN_BYTES_MAX, Run, Wish, in_a_row_bytes, runs};
 use crate::request::identity::Mark;
 use crate::request::link::Worth;
 use crate::request::store::{Store, Wanted};
-use crate::sample::{Decisions, LimitBy, Traffic};
+use crate::sample::{LimitBy, Link, News, Traffic};
 use crate::tune::fetch_plan::{Ask, Plan, Shape, Spot, plan, ranges};
 use crate::types::SampleId;
 
@@ -202,27 +202,26 @@ impl Reader for StoreReader {
         self.0.store.answers()
     }
 
-    fn requests_ahead(&self) -> usize {
-        self.0.store.lanes()
-    }
-
-    fn request_bytes(&self, catalog: &Catalog) -> u64 {
+    fn link(&self, catalog: &Catalog) -> Link {
         let Stored { store, shards, coalesce, .. } = &*self.0;
+        let requests_ahead = store.lanes();
+        let worth = store.worth(requests_ahead);
         // An object of its own has no neighbours.
-        if !coalesce || shards.len() * 2 > catalog.places.len() {
-            return 0;
+        let alone = !coalesce || shards.len() * 2 > catalog.places.len();
+        Link { requests_ahead, request_bytes: if alone { 0 } else { worth.gap_bytes + worth.work_bytes } }
+    }
+
+    fn tell(&self, catalog: &Catalog, news: News<'_>) {
+        let Stored { store, shards, .. } = &*self.0;
+        match news {
+            News::Listener(decisions) => store.tell(decisions),
+            News::Doubtful(ids) => {
+                let of: BTreeSet<u32> =
+                    ids.iter().filter_map(|&id| catalog.place(id)).map(|place| place.shard).collect();
+                of.into_iter().filter_map(|at| shards.get(at as usize)).for_each(|key| store.doubt(key));
+            }
+            News::Importances(..) => {}
         }
-        let worth = store.worth(store.lanes());
-        worth.gap_bytes + worth.work_bytes
-    }
-
-    fn tell(&self, decisions: &Arc<Decisions>) {
-        self.0.store.tell(decisions);
-    }
-
-    fn doubt(&self, catalog: &Catalog, ids: &[SampleId]) {
-        let shards: BTreeSet<u32> = ids.iter().filter_map(|&id| catalog.place(id)).map(|place| place.shard).collect();
-        shards.into_iter().filter_map(|at| self.0.shards.get(at as usize)).for_each(|key| self.0.store.doubt(key));
     }
 
     fn along(&self, catalog: &Catalog, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {

@@ -17,7 +17,7 @@ use crate::options::OpenOptions;
 use crate::request::file::{failed, settled};
 use crate::request::identity::Stamp;
 use crate::sample::payload::{self, TailPart};
-use crate::sample::{Fields, Fingerprint, Form, Payload, Piece, PieceKind, Source, Traffic};
+use crate::sample::{Facts, Fields, Fingerprint, Form, Payload, Piece, PieceKind, Size, Source, Traffic};
 use crate::types::{SampleId, TensorSpec};
 
 /// A column of a table: a part of every sample.
@@ -94,7 +94,7 @@ pub fn open_table(
                 if single && let Some(labels) = &labels {
                     (catalog.labels, catalog.classes, catalog.unlabelled) = (labels.clone(), classes.clone(), false);
                 }
-                Part::Files(Files::new(catalog, LocalReader::new(root.clone(), 0), options)?)
+                Part::Files(Arc::new(Files::new(catalog, LocalReader::new(root.clone(), 0), options)?))
             }
             Values::Text(all) => Part::Text(all),
             Values::Whole(all) => Part::Numbers(all.into_iter().map(i64::to_ne_bytes).collect()),
@@ -102,7 +102,7 @@ pub fn open_table(
         });
     }
     if single && let Some(Part::Files(files)) = parts.pop() {
-        return Ok(Arc::new(files));
+        return Ok(files);
     }
     if labels.is_some() {
         pieces.push(Piece { name: "label".to_owned(), kind: PieceKind::Label });
@@ -112,8 +112,11 @@ pub fn open_table(
         Some(_) => Form::Images { tailed: parts.len() > 1 },
         None => Form::Fields(Fields::new(Vec::new(), true)?),
     };
-    let target_spec = if labels.is_some() { TensorSpec::class_index() } else { TensorSpec::no_target() };
-    Ok(Arc::new(Table { url, samples, pieces, parts, picture, labels, classes, form, target_spec }))
+    let target = if labels.is_some() { TensorSpec::class_index() } else { TensorSpec::no_target() };
+    let said = if classes.is_empty() { String::new() } else { format!(", {} classes", classes.len()) };
+    let description = format!("{}: {samples} samples of {} parts{said}", printable(&url), pieces.len());
+    let facts = Facts { in_turn: true, sized: true, pieces, classes, ..Facts::new(samples, description, form, target) };
+    Ok(Arc::new(Table { facts, parts, picture, labels }))
 }
 
 /// The files of a column.
@@ -144,7 +147,7 @@ fn catalog(
 }
 
 enum Part {
-    Files(Files<LocalReader>),
+    Files(Arc<dyn Source>),
     Text(Vec<String>),
     Numbers(Vec<[u8; 8]>),
 }
@@ -192,16 +195,11 @@ impl Part {
 
 /// A table of several parts a sample.
 struct Table {
-    url: String,
-    samples: usize,
-    pieces: Vec<Piece>,
+    facts: Facts,
     /// One for each piece but the label's.
     parts: Vec<Part>,
     picture: Option<usize>,
     labels: Option<Vec<i64>>,
-    classes: Vec<String>,
-    form: Form,
-    target_spec: TensorSpec,
 }
 
 impl Table {
@@ -228,26 +226,8 @@ impl Table {
 }
 
 impl Source for Table {
-    fn len(&self) -> usize {
-        self.samples
-    }
-    fn describe(&self) -> String {
-        let classes = if self.classes.is_empty() { String::new() } else { format!(", {} classes", self.classes.len()) };
-        format!("{}: {} samples of {} parts{classes}", printable(&self.url), self.samples, self.pieces.len())
-    }
-    fn payload_bytes(&self, id: SampleId) -> u64 {
-        if id as usize >= self.samples {
-            return 0;
-        }
-        let picture = self.picture.and_then(|at| self.parts.get(at)).map(|part| part.bytes(id));
-        payload::payload_bytes(picture, self.tail_bytes(id), self.tail().next().is_some())
-    }
-    fn sized(&self) -> bool {
-        true
-    }
-    fn tail_bytes(&self, id: SampleId) -> u64 {
-        let lengths = 8 * self.tail().filter(|part| !matches!(part, Part::Numbers(_))).count() as u64;
-        self.tail().fold(0u64, |bytes, part| bytes.next_multiple_of(8) + part.bytes(id)) + lengths
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
     fn name(&self, id: SampleId) -> String {
         let file = self.parts.iter().find_map(|part| match part {
@@ -256,28 +236,22 @@ impl Source for Table {
         });
         file.unwrap_or_else(|| format!("row {id}"))
     }
-    fn form(&self) -> &Form {
-        &self.form
-    }
-    fn target_spec(&self) -> &TensorSpec {
-        &self.target_spec
-    }
-    fn pieces(&self) -> &[Piece] {
-        &self.pieces
-    }
-    fn classes(&self) -> &[String] {
-        &self.classes
+    fn size(&self, id: SampleId) -> Size {
+        let lengths = 8 * self.tail().filter(|part| !matches!(part, Part::Numbers(_))).count() as u64;
+        let tail = self.tail().fold(0u64, |bytes, part| bytes.next_multiple_of(8) + part.bytes(id)) + lengths;
+        if id as usize >= self.facts.samples {
+            return Size { tail, ..Size::known(0) };
+        }
+        let picture = self.picture.and_then(|at| self.parts.get(at)).map(|part| part.bytes(id));
+        Size { tail, ..Size::known(payload::payload_bytes(picture, tail, self.tail().next().is_some())) }
     }
     fn labels(&self) -> Option<&[i64]> {
         self.labels.as_deref()
     }
-    fn in_turn(&self) -> bool {
-        true
-    }
     fn digest(&self) -> String {
-        let mut digest = Fingerprint::new(self.samples, &self.form, &self.target_spec, &self.classes);
-        self.pieces.iter().for_each(|piece| digest.add(piece.name.as_bytes()));
-        for id in 0..self.samples as SampleId {
+        let mut digest = Fingerprint::of(&self.facts);
+        self.facts.pieces.iter().for_each(|piece| digest.add(piece.name.as_bytes()));
+        for id in 0..self.facts.samples as SampleId {
             self.parts.iter().for_each(|part| part.digest(id, &mut |bytes| digest.add(bytes)));
         }
         digest.add(bytemuck::cast_slice(self.labels.as_deref().unwrap_or_default()));
@@ -296,9 +270,6 @@ impl Source for Table {
         }
         digest.finalize().first_chunk().copied()
     }
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
-        self.fetch_by(u64::MAX, &|| false, ids, sink);
-    }
     fn fetch_by(
         &self,
         _: u64,
@@ -311,9 +282,9 @@ impl Source for Table {
             if stopped() {
                 break;
             }
-            let made = match (id as usize) < self.samples {
+            let made = match (id as usize) < self.facts.samples {
                 true => self.payload(id, &mut read, &mut joined),
-                false => Err(out_of_range(id, self.samples)),
+                false => Err(out_of_range(id, self.facts.samples)),
             };
             let target = match &self.labels {
                 Some(labels) => labels.get(id as usize).map_or(&[][..], bytemuck::bytes_of),
@@ -371,11 +342,11 @@ mod tests {
             assert_eq!(parts, [&n[..], said, picture, note, b""]);
             assert_eq!(payload.target, [1i64, 0][id as usize].to_ne_bytes());
             let tail = crate::sample::picture_and_tail(payload.data).unwrap().1;
-            assert_eq!(source.tail_bytes(id), tail.len() as u64);
+            assert_eq!(source.size(id).tail, tail.len() as u64);
             seen += 1;
             ControlFlow::Continue(())
         });
-        assert_eq!((seen, source.sized(), source.payload_bytes(2)), (2, true, 0));
+        assert_eq!((seen, source.facts().sized, source.payload_bytes(2)), (2, true, 0));
         // Other values are another dataset, and another sample. An empty file proves nothing.
         let with = |numbers| {
             let mut columns = columns();

@@ -130,7 +130,7 @@ impl Store {
         self.link.bytes_per_s(self.pacer.bytes_per_s())
     }
 
-    /// As [`Source::answers`](crate::sample::Source::answers).
+    /// See [`Counted::answers`](crate::sample::Counted::answers).
     pub(crate) fn answers(&self) -> Option<(u64, u64)> {
         self.answers.quantiles()
     }

@@ -1,6 +1,6 @@
 //! What a dataset holds, as a fingerprint.
 
-use crate::sample::Form;
+use crate::sample::{Facts, Form};
 use crate::types::TensorSpec;
 use sha2::{Digest, Sha256};
 
@@ -27,6 +27,11 @@ impl Fingerprint {
         begun.add(&(classes.len() as u64).to_le_bytes());
         classes.iter().for_each(|class| begun.add(class.as_bytes()));
         begun
+    }
+
+    /// The same of a source.
+    pub fn of(facts: &Facts) -> Self {
+        Self::new(facts.samples, &facts.form, &facts.target, &facts.classes)
     }
 
     /// Adds a part.

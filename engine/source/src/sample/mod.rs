@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! pieces.rs       what samples of several parts are made of      payload.rs  and what they are as bytes
-//! fields.rs       rows of several arrays
+//! fields.rs       rows of several arrays                         facts.rs    what a source says of itself
 //! probe.rs        the shape of a dataset's images
 //! fingerprint.rs  what a dataset holds, in 32 characters
 //! tiers.rs        counts of tiers before a source
@@ -14,6 +14,7 @@
 //! ```
 
 mod decisions;
+mod facts;
 mod fields;
 mod fingerprint;
 pub(crate) mod payload;
@@ -23,6 +24,7 @@ mod tiers;
 
 pub use decisions::Decisions;
 pub(crate) use decisions::Listeners;
+pub use facts::{Counted, Facts, Link, News, Size};
 pub use fields::Fields;
 pub use fingerprint::Fingerprint;
 pub use payload::{apart, picture_and_tail};
@@ -36,7 +38,6 @@ pub use crate::types::SIZE_UNKNOWN;
 use crate::types::{SampleId, TensorSpec};
 use std::ops::{AddAssign, ControlFlow};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The origin of a limit, for [`Source::limit`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +82,7 @@ pub struct Payload<'a> {
     /// `target_spec().bytes()` bytes, native endian.
     pub target: &'a [u8],
     /// Whether it lay ready: read ahead, or in a tier before its source. What lies in the source's own memory does so
-    /// anyway ([`Source::in_memory`]).
+    /// anyway ([`Facts::in_memory`]).
     pub near: bool,
 }
 
@@ -114,82 +115,54 @@ impl AddAssign for Traffic {
     }
 }
 
-/// A dataset that can be read by id. Ids are `0..len()` and never change their meaning while the source is open;
+/// A dataset that can be read by id. Ids are `0..samples` and never change their meaning while the source is open;
 /// opening the same data again gives the same ids.
 ///
 /// An implementation must be callable from several threads at once, and must answer every position it was asked for,
 /// until the sink breaks: a sample that cannot be read is an `Err` handed to the sink, never a panic and never a
 /// position left out.
+///
+/// A source has [`Self::facts`], [`Self::name`], [`Self::size`] and [`Self::fetch_by`]; all else is for stores, for
+/// rows whose size is not known, and for what stands before other sources.
 pub trait Source: Send + Sync {
-    /// Number of samples.
-    fn len(&self) -> usize;
+    /// What holds for all samples.
+    fn facts(&self) -> &Facts;
 
-    /// Whether there is no sample (a source refuses to open when empty, so this is false).
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The dataset in words for people: its URL without credentials or query, or what it is made of.
-    fn describe(&self) -> String;
-
-    /// Size of the stored sample in bytes, without its target; 0 for an id out of range. Where samples are not
-    /// [`Self::sized`] it is [`SIZE_UNKNOWN`] until the sample is read, and does not change once it is known.
-    fn payload_bytes(&self, id: SampleId) -> u64;
-
-    /// Whether the size of every sample is known before it is read.
-    fn sized(&self) -> bool {
-        !self.form().tailed()
-    }
-
-    /// What the size of a sample will be about, target apart: what room is kept by while it is on its way. `None` where
-    /// nothing is known of that, and such samples are not read ahead.
-    fn expected_bytes(&self, id: SampleId) -> Option<u64> {
-        self.sized().then(|| self.payload_bytes(id))
-    }
-
-    /// Sample `id` was delivered, and this is its payload. Where samples are not [`Self::sized`] this is when its size
-    /// becomes known, and not when it is read: that may be at any time before.
-    fn delivered(&self, _id: SampleId, _payload: &[u8]) {}
-
-    /// What [`Self::payload_bytes`] and [`Self::tail_bytes`] said of a sample in the process that a run goes on from. It
-    /// is known from now on, as if the sample had been delivered. Nothing where samples are [`Self::sized`].
-    fn remember(&self, _id: SampleId, _payload_bytes: u32, _tail_bytes: u32) {}
-
-    /// Of encoded images with a tail: the tail's size in bytes, known when the payload's is.
-    fn tail_bytes(&self, _: SampleId) -> u64 {
-        0
-    }
-
-    /// What a person would call the sample: a path, a member of a shard, a row.
+    /// What a person would call the sample: a path, a member of a shard, a row. Empty for an id out of range.
     fn name(&self, id: SampleId) -> String;
 
-    /// What [`Payload::data`] is.
-    fn form(&self) -> &Form;
+    /// The sample's bytes, without its target.
+    fn size(&self, id: SampleId) -> Size;
 
-    /// Element type and shape of every target.
-    fn target_spec(&self) -> &TensorSpec;
+    /// Reads the samples `ids` (without duplicates, but see [`Facts::in_memory`]). `sink(k, result)` is called exactly
+    /// once for every position `k` of `ids`, in any order, on the calling thread; the payload lives until the sink
+    /// returns. Once it has returned `Break` nobody wants the rest: the source stops as soon as it can and leaves the
+    /// other positions unanswered. So it does when `stopped` says what the sink would: who waits long before there is
+    /// anything for the sink asks it meanwhile. Tells what it took.
+    ///
+    /// The samples may come together by requests of about `request_bytes` at most: who asks for many needs the first
+    /// ones soon. `u64::MAX`: they are needed now. All else is asked for ahead of need, and as many requests are in
+    /// flight for it as the link has use for; each may bring more of what `ids` name one directly behind the other.
+    fn fetch_by(
+        &self,
+        request_bytes: u64,
+        stopped: &dyn Fn() -> bool,
+        ids: &[SampleId],
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+    ) -> Traffic;
 
-    /// What samples are made of, where that is more than [`Self::form`] and a target say. Parts in the tail lie there
-    /// in this order.
-    fn pieces(&self) -> &[Piece] {
-        &[]
+    /// The label of every sample where the source knows them without reading samples.
+    fn labels(&self) -> Option<&[i64]> {
+        None
     }
+
+    /// What [`Self::size`] said of a sample in the process that a run goes on from, or is now that it was delivered. It
+    /// is known from now on; `u32::MAX` and more is not. Nothing where samples are [`Facts::sized`].
+    fn remember(&self, _id: SampleId, _payload_bytes: u32, _tail_bytes: u32) {}
 
     /// The sources it is made of, one after the other, if it is made of several.
     fn parts(&self) -> Option<&[Arc<dyn Source>]> {
         None
-    }
-
-    /// Class names, indexed by label; empty when labels are plain numbers.
-    fn classes(&self) -> &[String];
-
-    /// The label of every sample where the source knows them without reading samples.
-    fn labels(&self) -> Option<&[i64]>;
-
-    /// Whether samples lie in memory, so that nobody gains by waiting for another's fetch of the same one. Such a
-    /// source may be asked for an id several times at once.
-    fn in_memory(&self) -> bool {
-        false
     }
 
     /// What the dataset holds, as a fingerprint: equal for the same data opened again, wherever it lies, and different
@@ -198,10 +171,11 @@ pub trait Source: Send + Sync {
     ///
     /// This one covers number, form, names, sizes, classes and labels. Contents are not read.
     fn digest(&self) -> String {
-        let mut digest = Fingerprint::new(self.len(), self.form(), self.target_spec(), self.classes());
-        for id in 0..self.len() as SampleId {
+        let facts = self.facts();
+        let mut digest = Fingerprint::of(facts);
+        for id in 0..facts.samples as SampleId {
             digest.add(self.name(id).as_bytes());
-            digest.add(&self.payload_bytes(id).to_le_bytes());
+            digest.add(&self.size(id).payload.to_le_bytes());
         }
         digest.add(bytemuck::cast_slice(self.labels().unwrap_or_default()));
         digest.finish()
@@ -214,68 +188,14 @@ pub trait Source: Send + Sync {
         None
     }
 
-    /// What a disk tier before this source has counted since the dataset was opened; `None` without one.
-    fn disk(&self) -> Option<lossfeed_disk::Numbers> {
-        None
+    /// What its store and the tiers before it have counted since the dataset was opened.
+    fn counted(&self) -> Counted {
+        Counted::default()
     }
 
-    /// Microseconds up to the first byte of a store's last answers: half of them took at most the first number, 99 of
-    /// 100 the second. `None` without a store, or before it has answered often enough.
-    fn answers(&self) -> Option<(u64, u64)> {
-        None
-    }
-
-    /// What the circuit before that tier has counted; `None` without one.
-    fn circuit(&self) -> Option<CircuitNumbers> {
-        None
-    }
-
-    /// Counts of a pool before this source since the dataset was opened, and of its circuit; `None` without one.
-    fn pool(&self) -> Option<(PoolNumbers, CircuitNumbers)> {
-        None
-    }
-
-    /// Counts of the node cache before this source, and of its circuit; `None` without one.
-    fn node(&self) -> Option<(lossfeed_node::Numbers, CircuitNumbers)> {
-        None
-    }
-
-    /// A run that draws by importance begins an epoch: the importance of every sample by id, NaN without a score. All
-    /// processes of a run give it one name. Advice for tiers.
-    fn rate(&self, _run: &str, _importances: &[f32]) {}
-
-    /// What is decided about reading from now on is told there too, as long as it lives.
-    fn tell(&self, _decisions: &Arc<Decisions>) {}
-
-    /// Requests for what nobody needs yet ([`Self::fetch_by`]) that this source has in flight at most, as its link is
-    /// now. 0: it makes none.
-    fn requests_ahead(&self) -> usize {
-        0
-    }
-
-    /// What a request costs beside the samples that it brings: bytes that the link, as it is now, would have brought
-    /// meanwhile, and bytes that are read in vain. By this a sampler has neighbours wanted together, which come with one
-    /// request. 0: samples come alone, or those of any order come together.
-    fn request_bytes(&self) -> u64 {
-        0
-    }
-
-    /// Whether bytes that turn out not to be a sample may come right when they are fetched again: they came over a
-    /// network.
-    fn remote(&self) -> bool {
-        false
-    }
-
-    /// The time for fetching such bytes again, counted from the first fetch. They are fetched twice in any case.
-    fn retry_timeout(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    /// Whether samples are read from files of this machine, one after the other on the calling thread, so that several
-    /// threads bring more where a read waits for its device. Such a source asks `stopped` of [`Self::fetch_by`] before
-    /// each read, and hands to the sink what it has read when the answer is yes.
-    fn in_turn(&self) -> bool {
-        false
+    /// The link to its store, as it is now.
+    fn link(&self) -> Link {
+        Link::default()
     }
 
     /// Sets the most bytes a second that are read of a store, from now on and for requests under way too; `None`: no
@@ -285,34 +205,8 @@ pub trait Source: Send + Sync {
         false
     }
 
-    /// The samples `ids` do not decode, as they came last. Whoever keeps bytes between here and the truth lets go of
-    /// them, so that the next fetch reads them anew.
-    fn doubt(&self, _ids: &[SampleId]) {}
-
-    /// Reads the samples `ids` (without duplicates, but see [`Self::in_memory`]). `sink(k, result)` is called exactly
-    /// once for every position `k` of `ids`, in any order, on the calling thread; the payload lives until the sink
-    /// returns. Once it has returned `Break` nobody wants the rest: the source stops as soon as it can and leaves the
-    /// other positions unanswered.
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>);
-
-    /// The same, for sources that may wait long before they have anything to hand to the sink: they look at `stopped`
-    /// meanwhile, which says what the sink would. The others need not care. Tells what it took.
-    ///
-    /// The samples may come together by requests of about `request_bytes` at most: who asks for many needs the first
-    /// ones soon. `u64::MAX`: they are needed now. All else is asked for ahead of need, and as many requests are in
-    /// flight for it as the link has use for; each may bring more of what `ids` name one directly behind the other.
-    fn fetch_by(
-        &self,
-        _request_bytes: u64,
-        stopped: &dyn Fn() -> bool,
-        ids: &[SampleId],
-        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
-    ) -> Traffic {
-        if !stopped() {
-            self.fetch(ids, sink);
-        }
-        Traffic::default()
-    }
+    /// Something that may be of use to it, or to a tier before it.
+    fn tell(&self, _: News<'_>) {}
 
     /// Which of `ids` from position `first` on would come with the requests for those before it, so that asking for
     /// them too costs little more than their bytes. Positions, ascending. `request_bytes` as in [`Self::fetch_by`].
@@ -325,5 +219,64 @@ pub trait Source: Send + Sync {
     /// [`Self::along`].
     fn plan(&self, _ids: &[SampleId], _call: Ask) -> Option<Plan> {
         None
+    }
+}
+
+/// What follows from the above, in short words.
+impl dyn Source + '_ {
+    /// Number of samples.
+    #[allow(clippy::len_without_is_empty)] // a source without samples is refused
+    pub fn len(&self) -> usize {
+        self.facts().samples
+    }
+
+    /// See [`Facts::description`].
+    pub fn describe(&self) -> &str {
+        &self.facts().description
+    }
+
+    /// See [`Facts::form`].
+    pub fn form(&self) -> &Form {
+        &self.facts().form
+    }
+
+    /// See [`Facts::target`].
+    pub fn target_spec(&self) -> &TensorSpec {
+        &self.facts().target
+    }
+
+    /// See [`Facts::pieces`].
+    pub fn pieces(&self) -> &[Piece] {
+        &self.facts().pieces
+    }
+
+    /// See [`Facts::classes`].
+    pub fn classes(&self) -> &[String] {
+        &self.facts().classes
+    }
+
+    /// See [`Size::payload`].
+    pub fn payload_bytes(&self, id: SampleId) -> u64 {
+        self.size(id).payload
+    }
+
+    /// Sample `id` was delivered, and this is its payload. Where samples are not [`Facts::sized`] this is when its size
+    /// becomes known, and not when it is read: that may be at any time before.
+    pub fn delivered(&self, id: SampleId, payload: &[u8]) {
+        let facts = self.facts();
+        if facts.sized {
+            return;
+        }
+        let tail = match facts.form {
+            Form::Images { tailed: true } => payload::picture_and_tail(payload).map_or(0, |(_, tail)| tail.len()),
+            _ => 0,
+        };
+        let [payload, tail] = [payload.len(), tail].map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX));
+        self.remember(id, payload, tail);
+    }
+
+    /// [`Source::fetch_by`] of samples that are needed now, to the end.
+    pub fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
+        self.fetch_by(u64::MAX, &|| false, ids, sink);
     }
 }

@@ -12,6 +12,15 @@ use crate::types::SampleId;
 const PROBES: usize = 16;
 
 impl Decoder {
+    /// A decoder for images like `first`, whose shape is what `resize` makes or that of `first`.
+    ///
+    /// # Errors
+    /// `Settings` for a resize of 0 or beyond [`MAX_PIXELS`](crate::MAX_PIXELS); `Sample` if `first` does not decode.
+    pub fn for_image(first: &[u8], mode: ImageMode, resize: Option<Resize>) -> Result<Self> {
+        let fit = resize.map(|resize| Ok((resize.size(), resize.fit()?))).transpose()?;
+        Ok(Self::new(probe(first)?, mode, fit))
+    }
+
     /// A decoder for `source`, whose shape is what `resize` makes or that of the first image that decodes.
     ///
     /// # Errors
@@ -35,7 +44,9 @@ impl Decoder {
             match head {
                 Some(Ok(head)) => return Ok(Self::new(head, mode, fit)),
                 Some(Err(e)) => failure = failure.or(Some((id, e))),
-                None => return Err(Error::internal(format!("{} did not answer for sample {id}", source.describe()))),
+                None => {
+                    return Err(Error::internal(format!("{} did not answer for sample {id}", source.describe())));
+                }
             }
         }
         let (id, e) = failure.ok_or_else(|| Error::unreadable(format!("{} holds no samples", source.describe())))?;
@@ -51,7 +62,7 @@ impl Decoder {
 /// where looking costs more than a read of a local file each.
 pub fn sizes(source: &dyn Source, most: usize) -> Vec<[usize; 2]> {
     let Form::Images { tailed } = *source.form() else { return Vec::new() };
-    if !(source.in_turn() && source.sized()) {
+    if !(source.facts().in_turn && source.facts().sized) {
         return Vec::new();
     }
     let (samples, count) = (source.len(), most.min(source.len()));

@@ -22,7 +22,7 @@ use crate::tune::circuit::Outcome;
 use crate::types::Dtype;
 use crate::types::{SampleId, TensorSpec};
 use crate::wrap::on_disk::OnDisk;
-use crate::wrap::tier::{Counted, Tier};
+use crate::wrap::tier::{Tier, TierNumbers};
 use crate::wrap::tiered::Tiered;
 use crate::*;
 use lossfeed_disk::{Numbers, ReadAt};
@@ -46,7 +46,7 @@ pub(crate) fn ask(source: &dyn Source, ids: &[SampleId], most: usize, stopped: &
             Ok(payload) => {
                 let wanted = bytes_of(id);
                 assert!(id < SAMPLES && payload.data[..] == wanted[..payload.data.len()], "sample {id} is another");
-                if !source.sized() {
+                if !source.facts().sized {
                     assert!([SIZE_UNKNOWN, payload.data.len() as u64].contains(&source.payload_bytes(id)));
                     source.delivered(id, payload.data);
                 }
@@ -71,9 +71,13 @@ pub(crate) fn ask(source: &dyn Source, ids: &[SampleId], most: usize, stopped: &
 pub(crate) fn source_keeps_its_promises(source: &dyn Source) {
     // Who decides about requests tells of it.
     let decisions = Arc::new(Decisions::default());
-    source.tell(&decisions);
-    assert_eq!(source.requests_ahead() > 0, source.remote());
-    assert!(Arc::weak_count(&decisions) > 0 || !source.remote(), "nobody would hear of {}", source.describe());
+    source.tell(News::Listener(&decisions));
+    assert_eq!(source.link().requests_ahead > 0, source.facts().remote);
+    assert!(
+        Arc::weak_count(&decisions) > 0 || !source.facts().remote,
+        "nobody would hear of {}",
+        source.facts().description
+    );
     let all: Vec<SampleId> = (0..SAMPLES).collect();
     let mixed: Vec<SampleId> = (0..SAMPLES).map(|k| (k * 7 + 3) % (SAMPLES + 5)).collect();
     let everything = |good: Vec<SampleId>, wanted: &[SampleId]| {
@@ -91,7 +95,7 @@ pub(crate) fn source_keeps_its_promises(source: &dyn Source) {
         let looks = AtomicUsize::new(0);
         ask(source, &all, usize::MAX, &|| looks.fetch_add(1, Relaxed) >= round);
         assert!(ask(source, &[], usize::MAX, &|| false).is_empty());
-        source.doubt(&all[round..]);
+        source.tell(News::Doubtful(&all[round..]));
         for first in [0, 3, mixed.len()] {
             let along = source.along(&mixed, first, u64::MAX);
             assert!(along.is_sorted() && along.iter().all(|&k| (first..mixed.len()).contains(&k)), "{along:?}");
@@ -136,8 +140,12 @@ pub(crate) fn far() -> Option<Throttle> {
 /// Until the disk tier has written what it was offered.
 pub(crate) fn kept(source: &dyn Source) {
     let begun = Instant::now();
-    while source.disk().is_some_and(|disk| disk.written + disk.dropped + disk.declined < u64::from(SAMPLES)) {
-        assert!(begun.elapsed() < Duration::from_secs(120), "{:?}", source.disk());
+    while source
+        .counted()
+        .disk
+        .is_some_and(|(disk, _)| disk.written + disk.dropped + disk.declined < u64::from(SAMPLES))
+    {
+        assert!(begun.elapsed() < Duration::from_secs(120), "{:?}", source.counted().disk);
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -233,7 +241,7 @@ fn a_source_keeps_its_promises_while_its_disk_tier_fails() {
         ask(&source, &(0..SAMPLES).collect::<Vec<_>>(), usize::MAX, &|| false);
         kept(&source);
         source_keeps_its_promises(&source);
-        let (disk, circuit) = (source.disk().unwrap(), source.circuit().unwrap());
+        let (disk, circuit) = (source.counted().disk.unwrap().0, source.counted().disk.unwrap().1);
         match number {
             0 => assert_eq!((disk.failed, disk.damaged), (0, 0)),
             2 => assert!(circuit.opened > 0 && disk.failed >= 4, "{circuit:?} {disk:?}"),
@@ -253,8 +261,8 @@ impl Tier for Remembers {
     fn name(&self) -> &'static str {
         "a memory"
     }
-    fn counted(&self) -> Counted {
-        Counted::Disk(Numbers::default())
+    fn counted(&self) -> TierNumbers {
+        TierNumbers::Disk(Numbers::default())
     }
     fn has(&self, id: SampleId) -> bool {
         self.0.lock().contains_key(&id)
@@ -391,8 +399,8 @@ impl Tier for Lies {
     fn name(&self) -> &'static str {
         "a liar"
     }
-    fn counted(&self) -> Counted {
-        Counted::Disk(Numbers::default())
+    fn counted(&self) -> TierNumbers {
+        TierNumbers::Disk(Numbers::default())
     }
     fn has(&self, _: SampleId) -> bool {
         true

@@ -27,8 +27,8 @@ fn open_with(path: &Path, folder: &Path, far: bool) -> Arc<dyn Source> {
 /// Until what was offered can be read: the tier's thread writes it.
 fn written(source: &dyn Source, samples: u64) {
     let begun = Instant::now();
-    while source.disk().unwrap().written < samples {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", source.disk());
+    while source.counted().disk.unwrap().0.written < samples {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", source.counted().disk);
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -44,16 +44,16 @@ fn what_was_fetched_once_comes_from_the_disk_also_after_a_restart_and_through_ot
         for far in [true, false] {
             let source = open_with(path, &tier, far);
             assert_eq!(all(&*source), all(&*plain));
-            let numbers = source.disk().unwrap();
+            let numbers = source.counted().disk.unwrap().0;
             // Near and far it is the same file.
             assert_eq!((numbers.hits, numbers.misses), if far { (0, samples) } else { (samples, 0) });
             if far {
                 written(&*source, samples);
             }
             assert_eq!(all(&*source), all(&*plain));
-            assert_eq!(source.disk().unwrap().hits, if far { samples } else { 2 * samples });
+            assert_eq!(source.counted().disk.unwrap().0.hits, if far { samples } else { 2 * samples });
             assert_eq!((source.digest(), source.describe()), (plain.digest(), plain.describe()));
-            assert_eq!((source.remote(), source.in_memory()), (far, false));
+            assert_eq!((source.facts().remote, source.facts().in_memory), (far, false));
         }
     }
 }
@@ -79,7 +79,7 @@ fn an_object_that_changed_is_not_there_and_its_neighbours_are() {
         let plain = open(path.to_str().unwrap(), &OpenOptions::default()).unwrap();
         let source = open_with(path, &tier, true);
         assert_eq!(all(&*source), all(&*plain));
-        assert_eq!(source.disk().unwrap().hits, hits);
+        assert_eq!(source.counted().disk.unwrap().0.hits, hits);
     }
 }
 
@@ -122,52 +122,45 @@ fn what_the_disk_has_does_not_need_the_source_and_errors_stay_what_they_are() {
 struct Damaging {
     asked: AtomicU32,
     damaged: u32,
-    target: TensorSpec,
+    facts: Facts,
     proof: Option<[u8; 16]>,
 }
 
 impl Damaging {
     fn new(damaged: u32, proof: Option<[u8; 16]>) -> Arc<Self> {
-        Arc::new(Self { asked: AtomicU32::new(0), damaged, target: TensorSpec::class_index(), proof })
+        let facts = Facts::new(1, "damaging", Form::Images { tailed: false }, TensorSpec::class_index());
+        Arc::new(Self { asked: AtomicU32::new(0), damaged, facts: Facts { remote: true, ..facts }, proof })
     }
 }
 
 impl Source for Damaging {
-    fn len(&self) -> usize {
-        1
-    }
-    fn describe(&self) -> String {
-        "damaging".to_owned()
-    }
-    fn payload_bytes(&self, _: SampleId) -> u64 {
-        4
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
     fn name(&self, id: SampleId) -> String {
         id.to_string()
     }
-    fn form(&self) -> &Form {
-        &Form::Images { tailed: false }
-    }
-    fn target_spec(&self) -> &TensorSpec {
-        &self.target
-    }
-    fn classes(&self) -> &[String] {
-        &[]
+    fn size(&self, _: SampleId) -> Size {
+        Size::known(4)
     }
     fn labels(&self) -> Option<&[i64]> {
         Some(&[3])
     }
-    fn remote(&self) -> bool {
-        true
-    }
     fn proof(&self, _: SampleId) -> Option<[u8; 16]> {
         self.proof
     }
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
+    fn fetch_by(
+        &self,
+        _: u64,
+        _: &dyn Fn() -> bool,
+        ids: &[SampleId],
+        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
+    ) -> Traffic {
         for k in 0..ids.len() {
             let data = if self.asked.fetch_add(1, Relaxed) < self.damaged { b"bad!" } else { b"good" };
             _ = sink(k, Ok(Payload::new(data, bytemuck::bytes_of(&3i64))));
         }
+        Traffic::default()
     }
 }
 
@@ -186,15 +179,15 @@ fn what_was_damaged_on_the_way_is_fetched_again_and_not_kept() {
     let source = OnDisk::before(inner.clone(), "a store", &tier(dir.path()), None).unwrap();
     assert_eq!(one(&source), b"bad!");
     // As the loader does. Whether the damaged bytes were written before or after, they are forgotten.
-    source.doubt(&[0]);
+    source.tell(News::Doubtful(&[0]));
     assert_eq!(one(&source), b"good");
     let begun = Instant::now();
-    while source.disk().unwrap().hits == 0 {
+    while source.counted().disk.unwrap().0.hits == 0 {
         assert_eq!(one(&source), b"good");
-        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", source.disk());
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", source.counted().disk);
     }
     // Of what was written and read.
-    source.doubt(&[0]);
+    source.tell(News::Doubtful(&[0]));
     let asked = inner.asked.load(Relaxed);
     assert_eq!((one(&source), inner.asked.load(Relaxed)), (b"good".to_vec(), asked + 1));
     drop(source);
@@ -205,14 +198,14 @@ fn what_was_damaged_on_the_way_is_fetched_again_and_not_kept() {
     assert_eq!(one(&source), b"good");
     written(&source, 1);
     assert_eq!(one(&source), b"good");
-    assert_eq!((inner.asked.load(Relaxed), source.disk().unwrap().hits), (1, 1));
+    assert_eq!((inner.asked.load(Relaxed), source.counted().disk.unwrap().0.hits), (1, 1));
     drop(source);
 
     // Another store's object of the same name and version is another object.
     let other = Damaging::new(0, Some([2; 16]));
     let source = OnDisk::before(other, "another store", &tier(dir.path()), None).unwrap();
     one(&source);
-    assert_eq!(source.disk().unwrap().hits, 0);
+    assert_eq!(source.counted().disk.unwrap().0.hits, 0);
 }
 
 #[test]

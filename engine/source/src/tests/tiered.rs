@@ -12,7 +12,7 @@ use crate::tune::circuit::{LOSS_US, Outcome, PAUSE_MAX_US, PROBE_SAMPLES, State,
 use crate::tune::decided::Knob;
 use crate::types::SampleId;
 use crate::wrap::on_disk::OnDisk;
-use crate::wrap::tier::{Counted, Tier};
+use crate::wrap::tier::{Tier, TierNumbers};
 use crate::wrap::tiered::Tiered;
 use crate::*;
 use std::ops::ControlFlow;
@@ -30,8 +30,8 @@ impl Tier for &Says {
     fn name(&self) -> &'static str {
         "a tier"
     }
-    fn counted(&self) -> Counted {
-        Counted::Disk(Numbers::default())
+    fn counted(&self) -> TierNumbers {
+        TierNumbers::Disk(Numbers::default())
     }
     fn has(&self, id: SampleId) -> bool {
         id.is_multiple_of(2)
@@ -84,8 +84,8 @@ fn what_costs_more_than_it_brings_is_left_out_tried_and_asked_again() {
     let inner = open(&path, &OpenOptions::default()).unwrap();
     let source = Tiered::new(inner, &says, Some(1.0));
     let decisions = Arc::new(Decisions::default());
-    source.tell(&decisions);
-    let circuit = || source.circuit().unwrap();
+    source.tell(News::Listener(&decisions));
+    let circuit = || source.counted().disk.unwrap().1;
     let asked = || says.asked.swap(0, Relaxed);
     let offered = || says.offered.swap(0, Relaxed);
 
@@ -128,21 +128,21 @@ fn half_open_with_nothing_to_try_it_goes_on_and_keeps_what_comes() {
     let faulty = Faulty::new([100, 0, 0]);
     let source = OnDisk::before(inner, "a store", &tier, Some(faulty.clone())).unwrap();
     near(&source);
-    while source.disk().unwrap().written < 10 {
+    while source.counted().disk.unwrap().0.written < 10 {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert!(near(&source).is_empty());
-    assert_eq!((source.circuit().unwrap().state, source.disk().unwrap().failed), (State::Open, 10));
-    assert_eq!(source.circuit().unwrap().why, Why::Fails.code());
+    assert_eq!((source.counted().disk.unwrap().1.state, source.counted().disk.unwrap().0.failed), (State::Open, 10));
+    assert_eq!(source.counted().disk.unwrap().1.why, Why::Fails.code());
     // All of it was forgotten. Without offers there would never be anything to try it with.
     *faulty.shares.lock() = [0; 3];
     source.turn(PAUSE_MAX_US);
     assert!(near(&source).is_empty());
-    while source.disk().unwrap().written < 20 {
+    while source.counted().disk.unwrap().0.written < 20 {
         std::thread::sleep(Duration::from_millis(1));
     }
     // On a busy machine a probe may be late.
-    while source.circuit().unwrap().state != State::Closed {
+    while source.counted().disk.unwrap().1.state != State::Closed {
         assert!([0, PROBE_SAMPLES].contains(&near(&source).len()));
         source.turn(PAUSE_MAX_US);
     }
@@ -158,8 +158,8 @@ fn a_disk_that_hangs_costs_its_patience_once_and_no_sample() {
     let inner = open(&path, &OpenOptions { throttle: far, ..OpenOptions::default() }).unwrap();
     let faulty = Faulty::new([0; 3]);
     let source = OnDisk::before(inner, "a store", &tier, Some(faulty.clone())).unwrap();
-    let all: Vec<SampleId> = (0..source.len() as SampleId).collect();
-    source.fetch(&all, &mut |_, payload| {
+    let all: Vec<SampleId> = (0..source.facts().samples as SampleId).collect();
+    source.fetch_by(u64::MAX, &|| false, &all, &mut |_, payload| {
         assert!(payload.is_ok());
         ControlFlow::Continue(())
     });
@@ -172,9 +172,9 @@ fn a_disk_that_hangs_costs_its_patience_once_and_no_sample() {
     }
     // One call waited, for one read.
     assert_eq!(faulty.reads.load(Relaxed), before + 1);
-    let circuit = source.circuit().unwrap();
+    let circuit = source.counted().disk.unwrap().1;
     assert_eq!((circuit.state, circuit.why, circuit.opened), (State::Open, Why::Hangs.code(), 1));
-    assert_eq!((circuit.skipped, source.disk().unwrap().late), (90, 10));
+    assert_eq!((circuit.skipped, source.counted().disk.unwrap().0.late), (90, 10));
     // Nor does whoever lets go of it.
     drop(source);
     faulty.let_go();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::options::OpenOptions;
 use crate::place::open;
-use crate::sample::Source;
+use crate::sample::{News, Source};
 use crate::tests::archive;
 use crate::tests::web_double::Web;
 use crate::types::SampleId;
@@ -46,13 +46,13 @@ fn a_shard_whose_sample_is_doubted_is_read_once_more() {
         vec![11; 300],
     ];
     // The shards were read when they were indexed; both are read anew, and the first is damaged on its way.
-    source.doubt(&[0, 3]);
+    source.tell(News::Doubtful(&[0, 3]));
     let before = web.wholes();
     web.damage(vec![SECOND + 5]);
     assert_eq!(read(&*source, 1), Ok(wrong.clone()));
     assert_eq!((read(&*source, 3), web.wholes()), (Ok(vec![21; 300]), before + 2));
     // That was the second time: what is wrong now is taken to be the server's.
-    source.doubt(&[1]);
+    source.tell(News::Doubtful(&[1]));
     assert_eq!((read(&*source, 1), web.wholes()), (Ok(wrong), before + 2));
     drop((web, source));
 
@@ -65,10 +65,10 @@ fn a_shard_whose_sample_is_doubted_is_read_once_more() {
         (web, source)
     };
     assert_ne!(read(&*source, 1), Ok(right.clone()));
-    source.doubt(&[1]);
+    source.tell(News::Doubtful(&[1]));
     assert_eq!(read(&*source, 1), Ok(right));
     let wholes = web.wholes();
-    source.doubt(&[0, 1]);
+    source.tell(News::Doubtful(&[0, 1]));
     assert_eq!((read(&*source, 0), web.wholes()), (Ok(vec![10; 300]), wholes));
 }
 

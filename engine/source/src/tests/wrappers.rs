@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lossfeed_disk::Numbers;
+use lossfeed_node::Numbers as NodeNumbers;
 use lossfeed_sync::Mutex;
 
 use crate::error::Result;
@@ -15,18 +16,15 @@ use crate::tune::circuit::{Outcome, State};
 use crate::tune::fetch_plan::{Ask, Plan};
 use crate::types::Dtype;
 use crate::types::{SampleId, TensorSpec};
-use crate::wrap::tier::{Counted, Tier};
+use crate::wrap::tier::{Tier, TierNumbers};
 use crate::wrap::tiered::Tiered;
 use crate::*;
 
 /// Answers by its number and the sample's, and notes what it is told.
 struct Odd {
     number: u64,
-    form: Form,
-    target: TensorSpec,
-    classes: Vec<String>,
+    facts: Facts,
     labels: Vec<i64>,
-    pieces: Vec<Piece>,
     heard: Mutex<Vec<String>>,
 }
 
@@ -37,11 +35,20 @@ impl Odd {
         let named = |name: &str, kind| Piece { name: format!("{name}{number}"), kind };
         Arc::new(Self {
             number,
-            form: Form::Images { tailed: true },
-            target: TensorSpec::new(Dtype::I64, [1]),
-            classes: vec!["a".to_owned()],
+            facts: Facts {
+                samples: SAMPLES as usize,
+                description: format!("odd {number}"),
+                form: Form::Images { tailed: true },
+                target: TensorSpec::new(Dtype::I64, [1]),
+                pieces: vec![named("picture", PieceKind::Picture), named("text", PieceKind::Text)],
+                classes: vec!["a".to_owned()],
+                sized: false,
+                in_memory: true,
+                in_turn: true,
+                remote: true,
+                retry_timeout: Duration::from_secs(number),
+            },
             labels: (0..SAMPLES).map(|id| number as i64 * 10 + i64::from(id)).collect(),
-            pieces: vec![named("picture", PieceKind::Picture), named("text", PieceKind::Text)],
             heard: Mutex::default(),
         })
     }
@@ -58,70 +65,32 @@ impl Odd {
     fn of(&self, id: SampleId) -> u64 {
         self.number * 100 + u64::from(id) + 1
     }
-
-    fn answer(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
-        for (k, &id) in ids.iter().enumerate() {
-            let data = self.of(id).to_le_bytes();
-            if sink(k, Ok(Payload::new(&data, bytemuck::bytes_of(&self.labels[id as usize])))).is_break() {
-                return;
-            }
-        }
-    }
 }
 
 #[deny(clippy::missing_trait_methods)]
 impl Source for Odd {
-    fn len(&self) -> usize {
-        SAMPLES as usize
-    }
-    fn is_empty(&self) -> bool {
-        false
-    }
-    fn describe(&self) -> String {
-        format!("odd {}", self.number)
-    }
-    fn payload_bytes(&self, id: SampleId) -> u64 {
-        if id < SAMPLES { 8 } else { 0 }
-    }
-    fn sized(&self) -> bool {
-        true
-    }
-    fn expected_bytes(&self, id: SampleId) -> Option<u64> {
-        (id < SAMPLES).then(|| 1000 + self.of(id))
-    }
-    fn delivered(&self, id: SampleId, payload: &[u8]) {
-        self.hears(format!("delivered {id} {payload:?}"));
-    }
-    fn remember(&self, id: SampleId, payload_bytes: u32, tail_bytes: u32) {
-        self.hears(format!("remember {id} {payload_bytes} {tail_bytes}"));
-    }
-    fn tail_bytes(&self, id: SampleId) -> u64 {
-        if id < SAMPLES { self.of(id) } else { 0 }
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
     fn name(&self, id: SampleId) -> String {
         if id < SAMPLES { format!("{} of {}", id, self.number) } else { String::new() }
     }
-    fn form(&self) -> &Form {
-        &self.form
-    }
-    fn target_spec(&self) -> &TensorSpec {
-        &self.target
-    }
-    fn pieces(&self) -> &[Piece] {
-        &self.pieces
-    }
-    /// None: a concatenation would take it apart.
-    fn parts(&self) -> Option<&[Arc<dyn Source>]> {
-        None
-    }
-    fn classes(&self) -> &[String] {
-        &self.classes
+    fn size(&self, id: SampleId) -> Size {
+        if id < SAMPLES {
+            Size { payload: 8, tail: self.of(id), expected: Some(1000 + self.of(id)) }
+        } else {
+            Size::default()
+        }
     }
     fn labels(&self) -> Option<&[i64]> {
         Some(&self.labels)
     }
-    fn in_memory(&self) -> bool {
-        true
+    fn remember(&self, id: SampleId, payload_bytes: u32, tail_bytes: u32) {
+        self.hears(format!("remember {id} {payload_bytes} {tail_bytes}"));
+    }
+    /// None: a concatenation would take it apart.
+    fn parts(&self) -> Option<&[Arc<dyn Source>]> {
+        None
     }
     fn digest(&self) -> String {
         format!("digest {}", self.number)
@@ -129,52 +98,28 @@ impl Source for Odd {
     fn proof(&self, id: SampleId) -> Option<[u8; 16]> {
         (id < SAMPLES).then(|| u128::from(self.of(id)).to_le_bytes())
     }
-    fn disk(&self) -> Option<Numbers> {
-        Some(Numbers { hits: self.number, misses: 7, ..Numbers::default() })
+    fn counted(&self) -> Counted {
+        let circuit = CircuitNumbers { state: State::Open, opened: self.number, why: 2, skipped: 3 };
+        Counted {
+            disk: Some((Numbers { hits: self.number, misses: 7, ..Numbers::default() }, circuit)),
+            pool: Some((PoolNumbers { hits: self.number, misses: 7, ..PoolNumbers::default() }, circuit)),
+            node: Some((NodeNumbers { hits: self.number, misses: 7, ..NodeNumbers::default() }, circuit)),
+            answers: Some((self.number, 10 * self.number)),
+        }
     }
-    fn answers(&self) -> Option<(u64, u64)> {
-        Some((self.number, 10 * self.number))
-    }
-    fn circuit(&self) -> Option<CircuitNumbers> {
-        Some(CircuitNumbers { state: State::Open, opened: self.number, why: 2, skipped: 3 })
-    }
-    fn node(&self) -> Option<(lossfeed_node::Numbers, CircuitNumbers)> {
-        None
-    }
-    fn pool(&self) -> Option<(PoolNumbers, CircuitNumbers)> {
-        Some((PoolNumbers { hits: self.number, misses: 7, ..PoolNumbers::default() }, self.circuit()?))
-    }
-    fn rate(&self, run: &str, importances: &[f32]) {
-        self.hears(format!("rate {run} {importances:?}"));
-    }
-    fn tell(&self, decisions: &Arc<Decisions>) {
-        self.hears(format!("tell {:p}", Arc::as_ptr(decisions)));
-    }
-    fn requests_ahead(&self) -> usize {
-        10 + self.number as usize
-    }
-    fn request_bytes(&self) -> u64 {
-        1000 * self.number
-    }
-    fn remote(&self) -> bool {
-        true
-    }
-    fn retry_timeout(&self) -> Duration {
-        Duration::from_secs(self.number)
-    }
-    fn in_turn(&self) -> bool {
-        true
+    fn link(&self) -> Link {
+        Link { requests_ahead: 10 + self.number as usize, request_bytes: 1000 * self.number }
     }
     fn limit(&self, bytes_per_s: Option<u64>, by: LimitBy) -> bool {
         self.hears(format!("limit {bytes_per_s:?} {by:?}"));
         true
     }
-    fn doubt(&self, ids: &[SampleId]) {
-        ids.iter().for_each(|id| self.hears(format!("doubt {id}")));
-    }
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
-        self.hears(format!("fetch {ids:?}"));
-        self.answer(ids, sink);
+    fn tell(&self, news: News<'_>) {
+        match news {
+            News::Doubtful(ids) => ids.iter().for_each(|id| self.hears(format!("doubtful {id}"))),
+            News::Importances(run, importances) => self.hears(format!("importances {run} {importances:?}")),
+            News::Listener(decisions) => self.hears(format!("listener {:p}", Arc::as_ptr(decisions))),
+        }
     }
     fn fetch_by(
         &self,
@@ -184,7 +129,9 @@ impl Source for Odd {
         sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
     ) -> Traffic {
         self.hears(format!("fetch_by {request_bytes} {} {ids:?}", stopped()));
-        self.answer(ids, sink);
+        let _ = ids.iter().enumerate().try_for_each(|(k, &id)| {
+            sink(k, Ok(Payload::new(&self.of(id).to_le_bytes(), bytemuck::bytes_of(&self.labels[id as usize]))))
+        });
         Traffic { requests: self.number, vain_bytes: 1, repeated_samples: 2, repeated_bytes: 3 }
     }
     fn plan(&self, ids: &[SampleId], call: Ask) -> Option<Plan> {
@@ -199,14 +146,14 @@ impl Source for Odd {
 }
 
 /// A tier that has nothing.
-struct Empty(Counted);
+struct Empty(TierNumbers);
 
 impl Tier for Empty {
     type Flight = ();
     fn name(&self) -> &'static str {
         "nothing"
     }
-    fn counted(&self) -> Counted {
+    fn counted(&self) -> TierNumbers {
         self.0
     }
     fn has(&self, _: SampleId) -> bool {
@@ -255,32 +202,33 @@ fn heard(wrapped: &[Arc<Odd>]) -> Vec<Vec<String>> {
 fn answers_as_what_it_wraps(wrapper: &dyn Source, places: &Places, wrapped: &[Arc<Odd>]) {
     heard(wrapped);
     let first = &wrapped[0];
-    assert_eq!((wrapper.len(), wrapper.is_empty()), (places.len(), false));
-    assert!(wrapper.describe().contains("odd 1"), "{}", wrapper.describe());
-    assert_eq!((wrapper.form(), wrapper.target_spec()), (first.form(), first.target_spec()));
-    assert_eq!((wrapper.pieces(), wrapper.classes()), (first.pieces(), first.classes()));
-    let same = (wrapper.sized(), wrapper.in_memory(), wrapper.remote(), wrapper.in_turn());
-    assert_eq!(same, (first.sized(), first.in_memory(), first.remote(), first.in_turn()));
-    assert_eq!(wrapper.retry_timeout(), wrapped.iter().map(|odd| odd.retry_timeout()).max().unwrap());
-    assert_eq!(wrapper.answers(), wrapped.iter().filter_map(|odd| odd.answers()).max());
+    let facts = wrapper.facts();
+    assert!(facts.description.contains("odd 1"), "{}", facts.description);
+    let expected = Facts {
+        samples: places.len(),
+        description: facts.description.clone(),
+        retry_timeout: wrapped.iter().map(|odd| odd.facts.retry_timeout).max().unwrap(),
+        ..first.facts.clone()
+    };
+    assert_eq!(*facts, expected);
+    assert_eq!(wrapper.counted().answers, wrapped.iter().filter_map(|odd| odd.counted().answers).max());
     let labels: Vec<i64> = places.iter().map(|(odd, id)| odd.labels[*id as usize]).collect();
     assert_eq!(wrapper.labels(), Some(&labels[..]));
     for (id, (odd, inner)) in (0..).zip(places) {
         let (id, inner) = (id as SampleId, *inner);
-        assert_eq!(wrapper.payload_bytes(id), odd.payload_bytes(inner));
-        assert_eq!(wrapper.expected_bytes(id), odd.expected_bytes(inner));
-        assert_eq!(wrapper.tail_bytes(id), odd.tail_bytes(inner));
+        assert_eq!(wrapper.size(id), odd.size(inner));
         assert_eq!(wrapper.name(id), odd.name(inner));
         assert_eq!(wrapper.proof(id), odd.proof(inner));
-        wrapper.delivered(id, &[7]);
         wrapper.remember(id, 9, 4);
-        wrapper.doubt(&[id]);
-        let heard = [format!("delivered {inner} [7]"), format!("remember {inner} 9 4"), format!("doubt {inner}")];
+        wrapper.tell(News::Doubtful(&[id]));
+        // A picture of 3 bytes, a tail of 2, and the picture's length.
+        wrapper.delivered(id, &[&[1; 5][..], &3u64.to_ne_bytes()].concat());
+        let heard = ["remember {} 9 4", "doubtful {}", "remember {} 13 2"];
+        let heard = heard.map(|words| words.replace("{}", &inner.to_string()));
         assert_eq!(odd.heard(), heard, "{id}");
     }
     let none = places.len() as SampleId;
-    assert_eq!((wrapper.payload_bytes(none), wrapper.tail_bytes(none), wrapper.name(none)), (0, 0, String::new()));
-    assert_eq!((wrapper.expected_bytes(none), wrapper.proof(none)), (None, None));
+    assert_eq!((wrapper.size(none), wrapper.name(none), wrapper.proof(none)), (Size::default(), String::new(), None));
     // Several at once, in an order that is not theirs.
     let ids: Vec<SampleId> = (0..none).rev().collect();
     let share = |odd: &Arc<Odd>| -> Vec<SampleId> {
@@ -308,12 +256,12 @@ fn answers_as_what_it_wraps(wrapper: &dyn Source, places: &Places, wrapped: &[Ar
     let before = |odd: &Arc<Odd>| ids[..2].iter().filter(|id| Arc::ptr_eq(&places[**id as usize].0, odd)).count();
     assert_eq!(heard(wrapped), each(&|odd| vec![format!("along {:?} {} 55", share(odd), before(odd))]));
     let importances: Vec<f32> = (0..places.len()).map(|k| k as f32).collect();
-    wrapper.rate("run", &importances);
+    wrapper.tell(News::Importances("run", &importances));
     let rated = |odd: &Arc<Odd>| -> Vec<f32> {
         let of = |id| places.iter().position(|(of, inner)| Arc::ptr_eq(of, odd) && *inner == id);
         (0..SAMPLES).map(|id| of(id).map_or(f32::NAN, |k| k as f32)).collect()
     };
-    assert_eq!(heard(wrapped), each(&|odd| vec![format!("rate run {:?}", rated(odd))]));
+    assert_eq!(heard(wrapped), each(&|odd| vec![format!("importances run {:?}", rated(odd))]));
     let asked = wrapped.iter().filter(|odd| !share(odd).is_empty()).count() as u64;
     let call = Ask { first: 1, urgent: 2, free_bytes: 600, range_bytes: 8 };
     let beside_bytes = wrapped.iter().filter(|odd| !share(odd).is_empty()).map(|odd| odd.number).sum();
@@ -323,8 +271,8 @@ fn answers_as_what_it_wraps(wrapper: &dyn Source, places: &Places, wrapped: &[Ar
     let of = |odd: &Arc<Odd>| Ask { first: first(odd), urgent: before(odd), free_bytes: 600 / asked, ..call };
     assert_eq!(heard(wrapped), each(&|odd| vec![format!("plan {:?} {:?}", share(odd), of(odd))]));
     let decisions = Arc::new(Decisions::default());
-    wrapper.tell(&decisions);
-    assert_eq!(heard(wrapped), each(&|_| vec![format!("tell {:p}", Arc::as_ptr(&decisions))]));
+    wrapper.tell(News::Listener(&decisions));
+    assert_eq!(heard(wrapped), each(&|_| vec![format!("listener {:p}", Arc::as_ptr(&decisions))]));
 }
 
 #[test]
@@ -334,9 +282,7 @@ fn a_subset_answers_as_what_it_wraps() {
     let places = [3, 0, 4].map(|id| (Arc::clone(&odd), id));
     answers_as_what_it_wraps(&subset, &places, &[Arc::clone(&odd)]);
     assert!(subset.limit(Some(5), LimitBy::Outside) && odd.heard() == ["limit Some(5) Outside"]);
-    assert_eq!(subset.request_bytes(), 1000);
-    assert_eq!((subset.requests_ahead(), subset.disk(), subset.circuit()), (11, odd.disk(), odd.circuit()));
-    assert_eq!(subset.pool(), odd.pool());
+    assert_eq!((subset.link(), subset.counted()), (odd.link(), odd.counted()));
     assert!(subset.parts().is_none());
     let digest = |number, ids| Subset::new(Odd::new(number), ids).unwrap().digest();
     assert_eq!(digest(1, vec![3, 0, 4]), subset.digest());
@@ -351,12 +297,13 @@ fn a_concatenation_answers_as_what_it_wraps() {
     answers_as_what_it_wraps(&concat, &[of(&one), of(&two)].concat(), &[one.clone(), two.clone()]);
     // Of several stores each has a limit of its own.
     assert!(!concat.limit(Some(5), LimitBy::User) && one.heard().is_empty() && two.heard().is_empty());
-    assert_eq!(concat.request_bytes(), 1500, "of parts of one length");
-    assert_eq!((concat.requests_ahead(), concat.parts().unwrap().len()), (11 + 12, 2));
-    assert_eq!(concat.disk(), Some(Numbers { hits: 3, misses: 14, ..Numbers::default() }));
+    assert_eq!(concat.link(), Link { requests_ahead: 11 + 12, request_bytes: 1500 }, "of parts of one length");
+    assert_eq!(concat.parts().unwrap().len(), 2);
     let circuit = CircuitNumbers { state: State::Open, opened: 3, why: 2, skipped: 6 };
-    assert_eq!(concat.circuit(), Some(circuit));
-    assert_eq!(concat.pool(), Some((PoolNumbers { hits: 3, misses: 14, ..PoolNumbers::default() }, circuit)));
+    let counted = concat.counted();
+    assert_eq!(counted.disk, Some((Numbers { hits: 3, misses: 14, ..Numbers::default() }, circuit)));
+    assert_eq!(counted.pool, Some((PoolNumbers { hits: 3, misses: 14, ..PoolNumbers::default() }, circuit)));
+    assert_eq!(counted.node, Some((NodeNumbers { hits: 3, misses: 14, ..NodeNumbers::default() }, circuit)));
     let digest = |a, b| Concat::new(vec![Odd::new(a), Odd::new(b)]).unwrap().digest();
     assert!(digest(1, 2) == concat.digest() && digest(1, 3) != concat.digest());
 }
@@ -364,28 +311,52 @@ fn a_concatenation_answers_as_what_it_wraps() {
 #[test]
 fn a_source_with_a_tier_answers_as_what_it_wraps() {
     let odd = Odd::new(1);
-    let tiered = Tiered::new(odd.clone(), Empty(Counted::Disk(Numbers { hits: 40, ..Numbers::default() })), None);
+    let tiered = Tiered::new(odd.clone(), Empty(TierNumbers::Disk(Numbers::default())), None);
     let places: Vec<_> = (0..SAMPLES).map(|id| (Arc::clone(&odd), id)).collect();
     answers_as_what_it_wraps(&tiered, &places, &[Arc::clone(&odd)]);
     assert!(tiered.limit(None, LimitBy::User) && odd.heard() == ["limit None User"]);
-    assert_eq!(tiered.request_bytes(), 1000);
-    assert_eq!((tiered.requests_ahead(), tiered.digest(), tiered.describe()), (11, odd.digest(), odd.describe()));
-    // The tier's own.
-    assert_eq!(tiered.disk().map(|disk| disk.hits), Some(40));
-    assert_eq!(tiered.circuit().map(|circuit| circuit.state), Some(State::Closed));
+    assert_eq!((tiered.link(), tiered.digest(), tiered.facts()), (odd.link(), odd.digest(), odd.facts()));
     assert!(tiered.parts().is_none());
-    // A pool's are apart from a disk's.
-    assert_eq!(tiered.pool(), odd.pool());
-    let pool = Tiered::new(odd.clone(), Empty(Counted::Pool(PoolNumbers { hits: 50, ..PoolNumbers::default() })), None);
-    assert_eq!((pool.disk(), pool.circuit()), (odd.disk(), odd.circuit()));
-    assert_eq!(pool.pool().map(|(pool, circuit)| (pool.hits, circuit.state)), Some((50, State::Closed)));
+    // The tier's own counts, and those of the tiers before the same source.
+    let hits = |counted: Counted| {
+        let disk = counted.disk.map(|(disk, circuit)| (disk.hits, circuit.state));
+        let pool = counted.pool.map(|(pool, circuit)| (pool.hits, circuit.state));
+        [disk, pool, counted.node.map(|(node, circuit)| (node.hits, circuit.state))]
+    };
+    let tiers = [
+        TierNumbers::Disk(Numbers { hits: 40, ..Numbers::default() }),
+        TierNumbers::Pool(PoolNumbers { hits: 40, ..PoolNumbers::default() }),
+        TierNumbers::Node(NodeNumbers { hits: 40, ..NodeNumbers::default() }),
+    ];
+    for (at, tier) in tiers.into_iter().enumerate() {
+        let counted = Tiered::new(odd.clone(), Empty(tier), None).counted();
+        let mut expected = [Some((1, State::Open)); 3];
+        expected[at] = Some((40, State::Closed));
+        assert_eq!((hits(counted), counted.answers), (expected, odd.counted().answers));
+    }
+}
+
+/// The loader plans by these.
+#[test]
+fn a_concatenation_is_what_all_parts_are_and_remote_if_one_is() {
+    for near in [[true, true], [true, false], [false, true], [false, false]] {
+        let parts = near.map(|near| -> Arc<dyn Source> {
+            let mut odd = Arc::into_inner(Odd::new(1)).unwrap();
+            odd.facts = Facts { sized: near, in_memory: near, in_turn: near, remote: !near, ..odd.facts };
+            Arc::new(odd)
+        });
+        let all = near[0] && near[1];
+        let concat = Concat::new(parts.into()).unwrap();
+        let Facts { sized, in_memory, in_turn, remote, .. } = *concat.facts();
+        assert_eq!([sized, in_memory, in_turn, !remote], [all; 4], "{near:?}");
+    }
 }
 
 #[test]
 fn parts_whose_tails_hold_other_things_are_refused() {
     let other = |kinds: &[PieceKind]| -> Arc<dyn Source> {
         let mut odd = Arc::into_inner(Odd::new(2)).unwrap();
-        odd.pieces = kinds.iter().map(|&kind| Piece { name: "x".to_owned(), kind }).collect();
+        odd.facts.pieces = kinds.iter().map(|&kind| Piece { name: "x".to_owned(), kind }).collect();
         Arc::new(odd)
     };
     let concat = |kinds: &[PieceKind]| Concat::new(vec![Odd::new(1), other(kinds)]).err().map(|e| e.to_string());

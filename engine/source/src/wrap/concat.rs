@@ -2,13 +2,13 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Duration;
 
 use lossfeed_disk::Numbers;
+use lossfeed_node::Numbers as NodeNumbers;
 
 use crate::error::{Error, Result};
 use crate::sample::{
-    CircuitNumbers, Decisions, Fingerprint, Form, LimitBy, Payload, Piece, PieceKind, PoolNumbers, Source, Traffic,
+    Counted, Facts, Fingerprint, Form, LimitBy, Link, News, Payload, PieceKind, Size, Source, Traffic,
 };
 use crate::tune::fetch_plan::{Ask, Plan};
 use crate::types::{MAX_SAMPLES, SampleId, TensorSpec};
@@ -19,6 +19,7 @@ pub struct Concat {
     parts: Vec<Arc<dyn Source>>,
     /// The end of each part.
     ends: Vec<usize>,
+    facts: Facts,
     labels: Option<Vec<i64>>,
 }
 
@@ -73,7 +74,19 @@ impl Concat {
         }
         let labels: Option<Vec<&[i64]>> = parts.iter().map(|part| part.labels()).collect();
         let labels = labels.map(|labels| labels.concat());
-        Ok(Self { parts, ends, labels })
+        let each = || parts.iter().map(|part| part.facts());
+        // What the parts are called is as in the first.
+        let facts = Facts {
+            samples: end,
+            description: each().map(|facts| facts.description.as_str()).collect::<Vec<_>>().join(" + "),
+            sized: each().all(|facts| facts.sized),
+            in_memory: each().all(|facts| facts.in_memory),
+            in_turn: each().all(|facts| facts.in_turn),
+            remote: each().any(|facts| facts.remote),
+            retry_timeout: each().map(|facts| facts.retry_timeout).max().unwrap_or_default(),
+            ..first.facts().clone()
+        };
+        Ok(Self { parts, ends, facts, labels })
     }
 
     /// The part that has sample `id`, and what the sample is called there.
@@ -86,34 +99,44 @@ impl Concat {
     fn of<T>(&self, id: SampleId, ask: impl Fn(&dyn Source, SampleId) -> T) -> Option<T> {
         self.place(id).map(|(part, id)| ask(&*self.parts[part], id))
     }
+}
 
-    /// Has `read` read each part's samples: (part, its ids, its sink). It stops when the sink has had enough.
-    fn divide(
-        &self,
-        ids: &[SampleId],
-        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
-        mut read: impl FnMut(&dyn Source, &[SampleId], &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>),
-    ) {
-        let mut shares: Vec<(Vec<usize>, Vec<SampleId>)> = vec![Default::default(); self.parts.len()];
-        for (k, &id) in ids.iter().enumerate() {
-            if let Some((part, inner)) = self.place(id) {
-                shares[part].0.push(k);
-                shares[part].1.push(inner);
-            } else if sink(k, Err(Error::internal(format!("id {id} is not one of {} samples", self.len())))).is_break()
-            {
-                return;
-            }
-        }
-        for (part, (places, inner)) in self.parts.iter().zip(shares).filter(|(_, (places, _))| !places.is_empty()) {
-            let mut flow = ControlFlow::Continue(());
-            read(&**part, &inner, &mut |k, answer| {
-                flow = sink(places[k], answer);
-                flow
-            });
-            if flow.is_break() {
-                return;
-            }
-        }
+/// Of two that may be there, `join` of both.
+fn both<T>(a: Option<T>, b: Option<T>, join: impl Fn(T, T) -> T) -> Option<T> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(join(a, b)),
+        (a, b) => a.or(b),
+    }
+}
+
+fn of_disks(a: Numbers, b: Numbers) -> Numbers {
+    Numbers {
+        hits: a.hits + b.hits,
+        hit_bytes: a.hit_bytes + b.hit_bytes,
+        misses: a.misses + b.misses,
+        damaged: a.damaged + b.damaged,
+        failed: a.failed + b.failed,
+        late: a.late + b.late,
+        written: a.written + b.written,
+        written_bytes: a.written_bytes + b.written_bytes,
+        dropped: a.dropped + b.dropped,
+        declined: a.declined + b.declined,
+        evicted_segments: a.evicted_segments + b.evicted_segments,
+        bytes: a.bytes.max(b.bytes),
+    }
+}
+
+fn of_nodes(a: NodeNumbers, b: NodeNumbers) -> NodeNumbers {
+    NodeNumbers {
+        hits: a.hits + b.hits,
+        hit_bytes: a.hit_bytes + b.hit_bytes,
+        misses: a.misses + b.misses,
+        damaged: a.damaged + b.damaged,
+        failed: a.failed + b.failed,
+        offered: a.offered + b.offered,
+        dropped: a.dropped + b.dropped,
+        owners: a.owners + b.owners,
+        bytes: a.bytes.max(b.bytes),
     }
 }
 
@@ -143,118 +166,74 @@ fn kind(source: &dyn Source) -> String {
 
 #[deny(clippy::missing_trait_methods)] // what is left out falls back to a default, silently
 impl Source for Concat {
-    fn len(&self) -> usize {
-        self.ends.last().copied().unwrap_or(0)
-    }
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-    fn describe(&self) -> String {
-        self.parts.iter().map(|part| part.describe()).collect::<Vec<_>>().join(" + ")
-    }
-    fn payload_bytes(&self, id: SampleId) -> u64 {
-        self.of(id, |part, id| part.payload_bytes(id)).unwrap_or(0)
-    }
-    fn sized(&self) -> bool {
-        self.parts.iter().all(|part| part.sized())
-    }
-    fn delivered(&self, id: SampleId, payload: &[u8]) {
-        self.of(id, |part, id| part.delivered(id, payload));
-    }
-    fn remember(&self, id: SampleId, payload_bytes: u32, tail_bytes: u32) {
-        self.of(id, |part, id| part.remember(id, payload_bytes, tail_bytes));
-    }
-    fn expected_bytes(&self, id: SampleId) -> Option<u64> {
-        self.of(id, |part, id| part.expected_bytes(id)).flatten()
-    }
-    fn tail_bytes(&self, id: SampleId) -> u64 {
-        self.of(id, |part, id| part.tail_bytes(id)).unwrap_or(0)
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
     fn name(&self, id: SampleId) -> String {
         self.of(id, |part, id| part.name(id)).unwrap_or_default()
     }
-    fn form(&self) -> &Form {
-        self.parts[0].form()
-    }
-    fn target_spec(&self) -> &TensorSpec {
-        self.parts[0].target_spec()
-    }
-    /// By the names that they have in the first part.
-    fn pieces(&self) -> &[Piece] {
-        self.parts[0].pieces()
-    }
-    fn parts(&self) -> Option<&[Arc<dyn Source>]> {
-        Some(&self.parts)
-    }
-    fn classes(&self) -> &[String] {
-        self.parts[0].classes()
+    fn size(&self, id: SampleId) -> Size {
+        self.of(id, |part, id| part.size(id)).unwrap_or_default()
     }
     fn labels(&self) -> Option<&[i64]> {
         self.labels.as_deref()
     }
-    fn in_memory(&self) -> bool {
-        self.parts.iter().all(|part| part.in_memory())
+    fn remember(&self, id: SampleId, payload_bytes: u32, tail_bytes: u32) {
+        self.of(id, |part, id| part.remember(id, payload_bytes, tail_bytes));
     }
-    fn remote(&self) -> bool {
-        self.parts.iter().any(|part| part.remote())
+    fn parts(&self) -> Option<&[Arc<dyn Source>]> {
+        Some(&self.parts)
     }
-    fn retry_timeout(&self) -> Duration {
-        self.parts.iter().map(|part| part.retry_timeout()).max().unwrap_or_default()
-    }
-    /// Summed over the parts. Folders are counted as they are: parts that share one show its bytes once each, at most
-    /// the largest is told.
-    fn disk(&self) -> Option<Numbers> {
-        self.parts.iter().filter_map(|part| part.disk()).reduce(|a, b| Numbers {
-            hits: a.hits + b.hits,
-            hit_bytes: a.hit_bytes + b.hit_bytes,
-            misses: a.misses + b.misses,
-            damaged: a.damaged + b.damaged,
-            failed: a.failed + b.failed,
-            late: a.late + b.late,
-            written: a.written + b.written,
-            written_bytes: a.written_bytes + b.written_bytes,
-            dropped: a.dropped + b.dropped,
-            declined: a.declined + b.declined,
-            evicted_segments: a.evicted_segments + b.evicted_segments,
-            bytes: a.bytes.max(b.bytes),
-        })
-    }
-    /// Summed over the parts.
-    fn circuit(&self) -> Option<CircuitNumbers> {
-        self.parts.iter().filter_map(|part| part.circuit()).reduce(|a, b| a + b)
-    }
-    /// As [`Self::disk`] and [`Self::circuit`].
-    /// It is put before the whole.
-    fn node(&self) -> Option<(lossfeed_node::Numbers, CircuitNumbers)> {
-        None
-    }
-    fn pool(&self) -> Option<(PoolNumbers, CircuitNumbers)> {
-        self.parts.iter().filter_map(|part| part.pool()).reduce(|a, b| (a.0 + b.0, a.1 + b.1))
-    }
-    fn in_turn(&self) -> bool {
-        self.parts.iter().all(|part| part.in_turn())
-    }
-    fn rate(&self, run: &str, importances: &[f32]) {
-        let mut rest = importances;
-        for part in &self.parts {
-            let (own, more) = rest.split_at_checked(part.len()).unwrap_or((rest, &[]));
-            part.rate(run, own);
-            rest = more;
-        }
-    }
-    fn tell(&self, decisions: &Arc<Decisions>) {
-        self.parts.iter().for_each(|part| part.tell(decisions));
+    fn digest(&self) -> String {
+        let mut digest = Fingerprint::of(&self.facts);
+        self.parts.iter().for_each(|part| digest.add(part.digest().as_bytes()));
+        digest.finish()
     }
     fn proof(&self, id: SampleId) -> Option<[u8; 16]> {
         self.of(id, |part, id| part.proof(id)).flatten()
     }
-    fn digest(&self) -> String {
-        let mut digest = Fingerprint::new(self.len(), self.form(), self.target_spec(), self.classes());
-        self.parts.iter().for_each(|part| digest.add(part.digest().as_bytes()));
-        digest.finish()
+    /// Summed over the parts. Parts that share a folder or a node cache show its bytes once each: the largest is told.
+    /// Answers are those of the slowest part.
+    fn counted(&self) -> Counted {
+        let mut all = Counted::default();
+        for part in self.parts.iter().map(|part| part.counted()) {
+            all.disk = both(all.disk, part.disk, |a, b| (of_disks(a.0, b.0), a.1 + b.1));
+            all.pool = both(all.pool, part.pool, |a, b| (a.0 + b.0, a.1 + b.1));
+            all.node = both(all.node, part.node, |a, b| (of_nodes(a.0, b.0), a.1 + b.1));
+            all.answers = both(all.answers, part.answers, |a, b| if b.1 >= a.1 { b } else { a });
+        }
+        all
     }
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
-        self.divide(ids, sink, |part, ids, sink| part.fetch(ids, sink));
+    /// What a request costs is weighed by the samples of each part.
+    fn link(&self) -> Link {
+        let links: Vec<(Link, usize)> = self.parts.iter().map(|part| (part.link(), part.len())).collect();
+        let all: u128 = links.iter().map(|(link, samples)| u128::from(link.request_bytes) * *samples as u128).sum();
+        Link {
+            requests_ahead: links.iter().map(|(link, _)| link.requests_ahead).sum(),
+            request_bytes: u64::try_from(all / self.facts.samples.max(1) as u128).unwrap_or(u64::MAX),
+        }
+    }
+    /// Of several stores each has a limit of its own.
+    fn limit(&self, _: Option<u64>, _: LimitBy) -> bool {
+        false
+    }
+    fn tell(&self, news: News<'_>) {
+        match news {
+            News::Listener(_) => self.parts.iter().for_each(|part| part.tell(news)),
+            News::Doubtful(ids) => {
+                for &id in ids {
+                    self.of(id, |part, id| part.tell(News::Doubtful(&[id])));
+                }
+            }
+            News::Importances(run, importances) => {
+                let mut rest = importances;
+                for part in &self.parts {
+                    let (own, more) = rest.split_at_checked(part.len()).unwrap_or((rest, &[]));
+                    part.tell(News::Importances(run, own));
+                    rest = more;
+                }
+            }
+        }
     }
     fn fetch_by(
         &self,
@@ -264,34 +243,30 @@ impl Source for Concat {
         sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
     ) -> Traffic {
         let mut traffic = Traffic::default();
-        self.divide(ids, sink, |part, ids, sink| {
-            if !stopped() {
-                traffic += part.fetch_by(request_bytes, stopped, ids, sink);
+        let mut shares: Vec<(Vec<usize>, Vec<SampleId>)> = vec![Default::default(); self.parts.len()];
+        for (k, &id) in ids.iter().enumerate() {
+            if let Some((part, inner)) = self.place(id) {
+                shares[part].0.push(k);
+                shares[part].1.push(inner);
+            } else if sink(k, Err(Error::internal(format!("id {id} is not one of {} samples", self.facts.samples))))
+                .is_break()
+            {
+                return traffic;
             }
-        });
-        traffic
-    }
-    fn doubt(&self, ids: &[SampleId]) {
-        for &id in ids {
-            self.of(id, |part, id| part.doubt(&[id]));
         }
-    }
-    /// Of several stores each has a limit of its own.
-    fn limit(&self, _: Option<u64>, _: LimitBy) -> bool {
-        false
-    }
-    /// Those of the slowest part.
-    fn answers(&self) -> Option<(u64, u64)> {
-        self.parts.iter().filter_map(|part| part.answers()).max_by_key(|&(_, p99)| p99)
-    }
-    fn requests_ahead(&self) -> usize {
-        self.parts.iter().map(|part| part.requests_ahead()).sum()
-    }
-    /// By the samples of each part.
-    fn request_bytes(&self) -> u64 {
-        let of = |part: &dyn Source| u128::from(part.request_bytes()) * part.len() as u128;
-        let all: u128 = self.parts.iter().map(|part| of(&**part)).sum();
-        u64::try_from(all / self.len().max(1) as u128).unwrap_or(u64::MAX)
+        for (part, (places, inner)) in self.parts.iter().zip(shares).filter(|(_, (places, _))| !places.is_empty()) {
+            let mut flow = ControlFlow::Continue(());
+            if !stopped() {
+                traffic += part.fetch_by(request_bytes, stopped, &inner, &mut |k, answer| {
+                    flow = sink(places[k], answer);
+                    flow
+                });
+            }
+            if flow.is_break() {
+                break;
+            }
+        }
+        traffic
     }
     fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
         let mut along = Vec::new();
@@ -368,7 +343,7 @@ mod tests {
             let mut start = 0;
             let parts = sizes.iter().map(|&size| { start += size; rows(start - size..start) }).collect();
             let concat = Concat::new(parts).unwrap();
-            prop_assert_eq!((concat.len(), concat.in_memory()), (start as usize, true));
+            prop_assert_eq!((concat.facts.samples, concat.facts.in_memory), (start as usize, true));
             let naive = |id: &u32| if *id < start { *id } else { u32::MAX };
             let found = read(&concat, &ids, most);
             prop_assert_eq!(found.iter().flatten().count(), most.min(ids.len()));
@@ -403,6 +378,6 @@ mod tests {
         assert_eq!(read(&concat, &[2, 0, 1], 9), [Some(3), Some(7), Some(3)]);
         assert_eq!((concat.name(0), concat.name(2)), (rows(0..50).name(7), rows(0..50).name(3)));
         assert_eq!(concat.labels(), Some(&[7, 3, 3][..]));
-        assert_eq!((concat.payload_bytes(1), concat.payload_bytes(3), concat.name(3)), (4, 0, String::new()));
+        assert_eq!((concat.size(1), concat.size(3), concat.name(3)), (Size::known(4), Size::default(), String::new()));
     }
 }

@@ -5,7 +5,8 @@
 //! that has changed is another sample, which is not there. Labels are the source's own and never on the disk.
 //!
 //! What came over a network and does not decode is asked for once more, as damage on the way passes. The damaged bytes
-//! are on the disk by then, or on their way there: [`Source::doubt`] says so, and they are forgotten.
+//! are on the disk by then, or on their way there: [`News::Doubtful`](crate::sample::News::Doubtful) says so, and they
+//! are forgotten.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::options::DiskTier;
 use crate::sample::Source;
 use crate::tune::circuit::Outcome;
 use crate::types::SampleId;
-use crate::wrap::tier::{Counted, Tier, check_kept};
+use crate::wrap::tier::{Tier, TierNumbers, check_kept};
 use crate::wrap::tiered::Tiered;
 
 /// See the module's head.
@@ -79,8 +80,8 @@ impl Tier for OnDisk {
         "the disk tier"
     }
 
-    fn counted(&self) -> Counted {
-        Counted::Disk(self.disk.numbers())
+    fn counted(&self) -> TierNumbers {
+        TierNumbers::Disk(self.disk.numbers())
     }
 
     fn has(&self, id: SampleId) -> bool {

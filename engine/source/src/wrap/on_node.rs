@@ -16,7 +16,7 @@ use crate::options::NodeTier;
 use crate::sample::Source;
 use crate::tune::circuit::Outcome;
 use crate::types::SampleId;
-use crate::wrap::tier::{Counted, Tier, check_kept};
+use crate::wrap::tier::{Tier, TierNumbers, check_kept};
 use crate::wrap::tiered::Tiered;
 
 /// See the module's head.
@@ -32,7 +32,7 @@ struct OnNode {
 /// `Settings` for a folder that is another user's and for a source whose samples cannot be kept. An owner that does not
 /// start is no error: samples come from the source until one does.
 pub fn on_node(source: Arc<dyn Source>, node: &NodeTier) -> Result<Arc<dyn Source>> {
-    if source.in_memory() {
+    if source.facts().in_memory {
         return Err(Error::settings(format!(
             "share=\"node\": the samples of {} are in this process's memory and are not read from a store: leave it out",
             source.describe()
@@ -54,7 +54,7 @@ pub fn on_node(source: Arc<dyn Source>, node: &NodeTier) -> Result<Arc<dyn Sourc
         command: node.command.clone(),
         job: node.job.clone(),
         dataset: place.first_chunk().map_or(0, |first| u64::from_le_bytes(*first)),
-        name: describes.split_once(": ").map_or(&*describes, |(place, _)| place).to_owned(),
+        name: describes.split_once(": ").map_or(describes, |(place, _)| place).to_owned(),
         samples: u32::try_from(source.len()).unwrap_or(u32::MAX),
     })
     .map_err(|reason| {
@@ -90,8 +90,8 @@ impl Tier for OnNode {
         "the node cache"
     }
 
-    fn counted(&self) -> Counted {
-        Counted::Node(self.client.numbers())
+    fn counted(&self) -> TierNumbers {
+        TierNumbers::Node(self.client.numbers())
     }
 
     /// Not known without asking.

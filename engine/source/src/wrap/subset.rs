@@ -3,22 +3,18 @@
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Duration;
-
-use lossfeed_disk::Numbers;
 
 use crate::error::{Error, Result};
 use crate::random::{Purpose, generator, shuffle};
-use crate::sample::{
-    CircuitNumbers, Decisions, Fingerprint, Form, LimitBy, Payload, Piece, PoolNumbers, Source, Traffic,
-};
+use crate::sample::{Counted, Facts, Fingerprint, LimitBy, Link, News, Payload, Size, Source, Traffic};
 use crate::tune::fetch_plan::{Ask, Plan};
-use crate::types::{SampleId, TensorSpec};
+use crate::types::SampleId;
 
 /// Sample k is sample `ids[k]` of the inner source.
 pub struct Subset {
     inner: Arc<dyn Source>,
     ids: Arc<[SampleId]>,
+    facts: Facts,
     labels: Option<Vec<i64>>,
 }
 
@@ -46,7 +42,11 @@ impl Subset {
         }
         let labels =
             inner.labels().map(|labels| ids.iter().filter_map(|&id| labels.get(id as usize).copied()).collect());
-        Ok(Self { inner, ids: ids.into(), labels })
+        // The whole's number is said once.
+        let whole = inner.facts().description.replacen(&format!(": {samples} samples"), "", 1);
+        let description = format!("{} of the {samples} samples of {whole}", ids.len());
+        let facts = Facts { samples: ids.len(), description, ..inner.facts().clone() };
+        Ok(Self { inner, ids: ids.into(), facts, labels })
     }
 
     /// `first` samples of `inner` chosen at random by `seed`, and all others; both in the order of `inner`. One seed is
@@ -73,150 +73,66 @@ impl Subset {
     fn inner(&self, id: SampleId) -> Option<SampleId> {
         self.ids.get(id as usize).copied()
     }
-
-    /// Positions that are in range, with the inner source's ids; the others are answered at once.
-    fn inner_ids(
-        &self,
-        ids: &[SampleId],
-        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
-    ) -> ControlFlow<(), (Vec<usize>, Vec<SampleId>)> {
-        let mut found = (Vec::with_capacity(ids.len()), Vec::with_capacity(ids.len()));
-        for (k, &id) in ids.iter().enumerate() {
-            match self.inner(id) {
-                Some(inner) => {
-                    found.0.push(k);
-                    found.1.push(inner);
-                }
-                None => sink(k, Err(Error::internal(format!("id {id} is not one of {} samples", self.ids.len()))))?,
-            }
-        }
-        ControlFlow::Continue(found)
-    }
 }
 
 #[deny(clippy::missing_trait_methods)] // what is left out falls back to a default, silently
 impl Source for Subset {
-    fn len(&self) -> usize {
-        self.ids.len()
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
-    fn is_empty(&self) -> bool {
-        self.ids.is_empty()
+    fn name(&self, id: SampleId) -> String {
+        self.inner(id).map_or_else(String::new, |id| self.inner.name(id))
     }
-    fn describe(&self) -> String {
-        let all = self.inner.len();
-        // The whole's number is said once.
-        let whole = self.inner.describe().replacen(&format!(": {all} samples"), "", 1);
-        format!("{} of the {all} samples of {whole}", self.ids.len())
+    fn size(&self, id: SampleId) -> Size {
+        self.inner(id).map_or_else(Size::default, |id| self.inner.size(id))
     }
-    fn payload_bytes(&self, id: SampleId) -> u64 {
-        self.inner(id).map_or(0, |id| self.inner.payload_bytes(id))
-    }
-    fn sized(&self) -> bool {
-        self.inner.sized()
-    }
-    fn delivered(&self, id: SampleId, payload: &[u8]) {
-        if let Some(id) = self.inner(id) {
-            self.inner.delivered(id, payload);
-        }
+    fn labels(&self) -> Option<&[i64]> {
+        self.labels.as_deref()
     }
     fn remember(&self, id: SampleId, payload_bytes: u32, tail_bytes: u32) {
         if let Some(id) = self.inner(id) {
             self.inner.remember(id, payload_bytes, tail_bytes);
         }
     }
-    fn expected_bytes(&self, id: SampleId) -> Option<u64> {
-        self.inner.expected_bytes(self.inner(id)?)
-    }
-    fn tail_bytes(&self, id: SampleId) -> u64 {
-        self.inner(id).map_or(0, |id| self.inner.tail_bytes(id))
-    }
-    fn name(&self, id: SampleId) -> String {
-        self.inner(id).map_or_else(String::new, |id| self.inner.name(id))
-    }
-    fn form(&self) -> &Form {
-        self.inner.form()
-    }
-    fn target_spec(&self) -> &TensorSpec {
-        self.inner.target_spec()
-    }
-    fn pieces(&self) -> &[Piece] {
-        self.inner.pieces()
-    }
     /// Some samples of several sources are no source after the other.
     fn parts(&self) -> Option<&[Arc<dyn Source>]> {
         None
     }
-    fn classes(&self) -> &[String] {
-        self.inner.classes()
-    }
-    fn labels(&self) -> Option<&[i64]> {
-        self.labels.as_deref()
-    }
-    fn in_memory(&self) -> bool {
-        self.inner.in_memory()
-    }
-    fn remote(&self) -> bool {
-        self.inner.remote()
-    }
-    fn retry_timeout(&self) -> Duration {
-        self.inner.retry_timeout()
-    }
-    fn in_turn(&self) -> bool {
-        self.inner.in_turn()
-    }
-    fn proof(&self, id: SampleId) -> Option<[u8; 16]> {
-        self.inner.proof(self.inner(id)?)
-    }
-    fn doubt(&self, ids: &[SampleId]) {
-        let ids: Vec<SampleId> = ids.iter().filter_map(|&id| self.inner(id)).collect();
-        self.inner.doubt(&ids);
-    }
-    fn disk(&self) -> Option<Numbers> {
-        self.inner.disk()
-    }
-    fn circuit(&self) -> Option<CircuitNumbers> {
-        self.inner.circuit()
-    }
-    fn node(&self) -> Option<(lossfeed_node::Numbers, CircuitNumbers)> {
-        self.inner.node()
-    }
-    fn pool(&self) -> Option<(PoolNumbers, CircuitNumbers)> {
-        self.inner.pool()
-    }
-    fn rate(&self, run: &str, importances: &[f32]) {
-        let mut inner = vec![f32::NAN; self.inner.len()];
-        for (&id, &importance) in self.ids.iter().zip(importances) {
-            if let Some(place) = inner.get_mut(id as usize) {
-                *place = importance;
-            }
-        }
-        self.inner.rate(run, &inner);
-    }
-    fn tell(&self, decisions: &Arc<Decisions>) {
-        self.inner.tell(decisions);
-    }
     fn digest(&self) -> String {
-        let mut digest = Fingerprint::new(self.len(), self.form(), self.target_spec(), self.classes());
+        let mut digest = Fingerprint::of(&self.facts);
         digest.add(self.inner.digest().as_bytes());
         self.ids.iter().for_each(|id| digest.add(&id.to_le_bytes()));
         digest.finish()
     }
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
-        if let ControlFlow::Continue((places, inner)) = self.inner_ids(ids, sink) {
-            self.inner.fetch(&inner, &mut |k, answer| sink(places[k], answer));
-        }
+    fn proof(&self, id: SampleId) -> Option<[u8; 16]> {
+        self.inner.proof(self.inner(id)?)
+    }
+    fn counted(&self) -> Counted {
+        self.inner.counted()
+    }
+    fn link(&self) -> Link {
+        self.inner.link()
     }
     fn limit(&self, bytes_per_s: Option<u64>, by: LimitBy) -> bool {
         self.inner.limit(bytes_per_s, by)
     }
-    fn answers(&self) -> Option<(u64, u64)> {
-        self.inner.answers()
-    }
-    fn requests_ahead(&self) -> usize {
-        self.inner.requests_ahead()
-    }
-    fn request_bytes(&self) -> u64 {
-        self.inner.request_bytes()
+    fn tell(&self, news: News<'_>) {
+        match news {
+            News::Listener(_) => self.inner.tell(news),
+            News::Doubtful(ids) => {
+                let ids: Vec<SampleId> = ids.iter().filter_map(|&id| self.inner(id)).collect();
+                self.inner.tell(News::Doubtful(&ids));
+            }
+            News::Importances(run, importances) => {
+                let mut inner = vec![f32::NAN; self.inner.len()];
+                for (&id, &importance) in self.ids.iter().zip(importances) {
+                    if let Some(place) = inner.get_mut(id as usize) {
+                        *place = importance;
+                    }
+                }
+                self.inner.tell(News::Importances(run, &inner));
+            }
+        }
     }
     fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
         // All or none are in range: whoever asks has them from an order.
@@ -234,12 +150,18 @@ impl Source for Subset {
         ids: &[SampleId],
         sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
     ) -> Traffic {
-        match self.inner_ids(ids, sink) {
-            ControlFlow::Continue((places, inner)) => {
-                self.inner.fetch_by(request_bytes, stopped, &inner, &mut |k, answer| sink(places[k], answer))
+        let (mut places, mut inner) = (Vec::with_capacity(ids.len()), Vec::with_capacity(ids.len()));
+        for (k, &id) in ids.iter().enumerate() {
+            if let Some(id) = self.inner(id) {
+                places.push(k);
+                inner.push(id);
+            } else if sink(k, Err(Error::internal(format!("id {id} is not one of {} samples", self.ids.len()))))
+                .is_break()
+            {
+                return Traffic::default();
             }
-            ControlFlow::Break(()) => Traffic::default(),
         }
+        self.inner.fetch_by(request_bytes, stopped, &inner, &mut |k, answer| sink(places[k], answer))
     }
 }
 
@@ -247,7 +169,7 @@ impl Source for Subset {
 mod tests {
     use super::*;
     use crate::format::Arrays;
-    use crate::types::Dtype;
+    use crate::types::{Dtype, TensorSpec};
 
     fn rows(count: u32) -> Arc<dyn Source> {
         let data: Vec<u8> = (0..count).flat_map(u32::to_ne_bytes).collect();
@@ -271,7 +193,7 @@ mod tests {
     fn its_samples_are_those_named_in_their_order() {
         let subset = Subset::new(rows(50), vec![40, 3, 7]).unwrap();
         assert_eq!(read(&subset, &[2, 0, 1]), [Ok(7), Ok(40), Ok(3)]);
-        assert_eq!((subset.len(), subset.name(0), subset.in_memory()), (3, rows(50).name(40), true));
+        assert_eq!((subset.facts.samples, subset.name(0), subset.facts.in_memory), (3, rows(50).name(40), true));
         let answers = read(&subset, &[1, 3]);
         assert!(answers[0] == Ok(3) && answers[1].as_ref().unwrap_err().contains("id 3 is not one of 3"));
         // A subset of a subset counts in the inner one's ids.
@@ -284,7 +206,7 @@ mod tests {
         let split = |seed| Subset::split(rows(100), 80, seed).unwrap();
         let (most, rest) = split(5);
         let all: HashSet<SampleId> = most.ids.iter().chain(rest.ids.iter()).copied().collect();
-        assert_eq!((most.len(), rest.len(), all.len()), (80, 20, 100));
+        assert_eq!((most.ids.len(), rest.ids.len(), all.len()), (80, 20, 100));
         assert!(most.ids.is_sorted() && rest.ids.is_sorted());
         assert_eq!(most.digest(), split(5).0.digest());
         assert_ne!(most.digest(), split(6).0.digest());

@@ -29,7 +29,7 @@ pub(crate) trait Tier: Send + Sync {
     fn name(&self) -> &'static str;
 
     /// Its counts.
-    fn counted(&self) -> Counted;
+    fn counted(&self) -> TierNumbers;
 
     /// Whether it has a sample, as far as it knows without asking anybody.
     fn has(&self, id: SampleId) -> bool;
@@ -71,20 +71,20 @@ pub(crate) trait Tier: Send + Sync {
     /// What was kept of these samples is not what it should be: it is not given again.
     fn forget(&self, ids: &[SampleId]);
 
-    /// Importances for [`Source::rate`]. Advice: a tier may keep what is important.
+    /// Importances for [`News::Importances`](crate::sample::News::Importances). Advice: a tier may keep what is important.
     fn rate(&self, _run: &str, _importances: &[f32]) {}
 }
 
 /// The numbers of a tier, by its kind.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Counted {
+pub(crate) enum TierNumbers {
     Disk(Numbers),
     #[cfg_attr(not(feature = "cloud"), allow(dead_code))]
     Pool(PoolNumbers),
     Node(lossfeed_node::Numbers),
 }
 
-impl Counted {
+impl TierNumbers {
     /// The knob of its circuit breaker.
     pub(crate) fn knob(&self) -> Knob {
         match self {
@@ -110,7 +110,7 @@ pub(crate) fn check_kept(source: &dyn Source, keyword: &str) -> Result<()> {
     };
     // An empty sample has no proof, as it has no bytes.
     let some = (0..source.len() as SampleId).find(|&id| source.payload_bytes(id) > 0);
-    if !source.sized() {
+    if !source.facts().sized {
         return Err(Error::settings(format!(
             "{} cannot be kept {place}: the size of a row is not known before it was read; leave `{keyword}` out, or \
              pack it into tar shards",

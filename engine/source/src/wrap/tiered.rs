@@ -11,19 +11,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use lossfeed_disk::{Numbers, Whose};
+use lossfeed_disk::Whose;
 use lossfeed_sync::Mutex;
 
 use crate::error::Result;
 use crate::process::Process;
-use crate::sample::{
-    CircuitNumbers, Decisions, Form, LimitBy, Listeners, Payload, Piece, PoolNumbers, Source, Traffic,
-};
+use crate::sample::{CircuitNumbers, Counted, Facts, LimitBy, Link, Listeners, News, Payload, Size, Source, Traffic};
 use crate::tune::circuit::{Change, Circuit, Leave, Outcome, PROBE_SAMPLES, State, Why};
 use crate::tune::decided::Knob;
 use crate::tune::fetch_plan::{Ask, Plan};
-use crate::types::{SampleId, TensorSpec};
-use crate::wrap::tier::{Counted, Tier};
+use crate::types::SampleId;
+use crate::wrap::tier::{Tier, TierNumbers};
 
 /// See the module's head.
 pub(crate) struct Tiered<T> {
@@ -289,57 +287,24 @@ impl<T: Tier> Tiered<T> {
 
 #[deny(clippy::missing_trait_methods)] // what is left out falls back to a default, silently
 impl<T: Tier> Source for Tiered<T> {
-    fn len(&self) -> usize {
-        self.source.len()
-    }
-    fn is_empty(&self) -> bool {
-        self.source.is_empty()
-    }
-    fn describe(&self) -> String {
-        self.source.describe()
-    }
-    fn payload_bytes(&self, id: SampleId) -> u64 {
-        self.source.payload_bytes(id)
-    }
-    fn sized(&self) -> bool {
-        self.source.sized()
-    }
-    fn delivered(&self, id: SampleId, payload: &[u8]) {
-        self.source.delivered(id, payload);
-    }
-    fn remember(&self, id: SampleId, payload_bytes: u32, tail_bytes: u32) {
-        self.source.remember(id, payload_bytes, tail_bytes);
-    }
-    fn tail_bytes(&self, id: SampleId) -> u64 {
-        self.source.tail_bytes(id)
+    fn facts(&self) -> &Facts {
+        self.source.facts()
     }
     fn name(&self, id: SampleId) -> String {
         self.source.name(id)
     }
-    fn form(&self) -> &Form {
-        self.source.form()
-    }
-    fn pieces(&self) -> &[Piece] {
-        self.source.pieces()
-    }
-    /// Taken apart it would lose its tier.
-    fn parts(&self) -> Option<&[Arc<dyn Source>]> {
-        None
-    }
-    fn expected_bytes(&self, id: SampleId) -> Option<u64> {
-        self.source.expected_bytes(id)
-    }
-    fn target_spec(&self) -> &TensorSpec {
-        self.source.target_spec()
-    }
-    fn classes(&self) -> &[String] {
-        self.source.classes()
+    fn size(&self, id: SampleId) -> Size {
+        self.source.size(id)
     }
     fn labels(&self) -> Option<&[i64]> {
         self.source.labels()
     }
-    fn in_memory(&self) -> bool {
-        self.source.in_memory()
+    fn remember(&self, id: SampleId, payload_bytes: u32, tail_bytes: u32) {
+        self.source.remember(id, payload_bytes, tail_bytes);
+    }
+    /// Taken apart it would lose its tier.
+    fn parts(&self) -> Option<&[Arc<dyn Source>]> {
+        None
     }
     fn digest(&self) -> String {
         self.source.digest()
@@ -347,69 +312,29 @@ impl<T: Tier> Source for Tiered<T> {
     fn proof(&self, id: SampleId) -> Option<[u8; 16]> {
         self.source.proof(id)
     }
-    fn disk(&self) -> Option<Numbers> {
+    fn counted(&self) -> Counted {
+        let inner = self.source.counted();
         match self.tier.counted() {
-            Counted::Disk(numbers) => Some(numbers),
-            Counted::Pool(_) | Counted::Node(_) => self.source.disk(),
+            TierNumbers::Disk(numbers) => Counted { disk: Some((numbers, self.own_circuit())), ..inner },
+            TierNumbers::Pool(numbers) => Counted { pool: Some((numbers, self.own_circuit())), ..inner },
+            TierNumbers::Node(numbers) => Counted { node: Some((numbers, self.own_circuit())), ..inner },
         }
     }
-    fn circuit(&self) -> Option<CircuitNumbers> {
-        match self.tier.counted() {
-            Counted::Disk(_) => Some(self.own_circuit()),
-            Counted::Pool(_) | Counted::Node(_) => self.source.circuit(),
-        }
-    }
-    fn pool(&self) -> Option<(PoolNumbers, CircuitNumbers)> {
-        match self.tier.counted() {
-            Counted::Disk(_) | Counted::Node(_) => self.source.pool(),
-            Counted::Pool(numbers) => Some((numbers, self.own_circuit())),
-        }
-    }
-    fn node(&self) -> Option<(lossfeed_node::Numbers, CircuitNumbers)> {
-        match self.tier.counted() {
-            Counted::Disk(_) | Counted::Pool(_) => self.source.node(),
-            Counted::Node(numbers) => Some((numbers, self.own_circuit())),
-        }
-    }
-    fn rate(&self, run: &str, importances: &[f32]) {
-        if self.made_by.is_current() {
-            self.tier.rate(run, importances);
-        }
-        self.source.rate(run, importances);
-    }
-    fn tell(&self, decisions: &Arc<Decisions>) {
-        self.listeners.add(decisions);
-        self.source.tell(decisions);
-    }
-    fn remote(&self) -> bool {
-        self.source.remote()
-    }
-    fn retry_timeout(&self) -> Duration {
-        self.source.retry_timeout()
-    }
-    fn in_turn(&self) -> bool {
-        self.source.in_turn()
-    }
-    fn doubt(&self, ids: &[SampleId]) {
-        if self.made_by.is_current() {
-            self.tier.forget(ids);
-        }
-        self.source.doubt(ids);
-    }
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
-        self.fetch_by(u64::MAX, &|| false, ids, sink);
+    fn link(&self) -> Link {
+        self.source.link()
     }
     fn limit(&self, bytes_per_s: Option<u64>, by: LimitBy) -> bool {
         self.source.limit(bytes_per_s, by)
     }
-    fn answers(&self) -> Option<(u64, u64)> {
-        self.source.answers()
-    }
-    fn requests_ahead(&self) -> usize {
-        self.source.requests_ahead()
-    }
-    fn request_bytes(&self) -> u64 {
-        self.source.request_bytes()
+    fn tell(&self, news: News<'_>) {
+        match news {
+            News::Listener(decisions) => self.listeners.add(decisions),
+            // A child that was forked has no tier.
+            _ if !self.made_by.is_current() => {}
+            News::Doubtful(ids) => self.tier.forget(ids),
+            News::Importances(run, importances) => self.tier.rate(run, importances),
+        }
+        self.source.tell(news);
     }
     fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
         // What the tier has needs no request and brings nobody along.

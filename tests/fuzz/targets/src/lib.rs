@@ -57,10 +57,10 @@ pub fn image(decoders: &[Decoder], encoded: &[u8]) {
 
 /// Decoders with which only the image itself can be a reason to refuse: those that resize.
 pub fn decoders() -> Vec<Decoder> {
-    let first = lossfeed::source::fuzzing::OneImage(include_bytes!("../../../golden/images/rgb.png"));
+    let first = include_bytes!("../../../golden/images/rgb.png");
     let (stretched, cropped) = (Resize { to: (8, 8), crop: None }, Resize { to: (12, 9), crop: Some((8, 8)) });
     [(ImageMode::Rgb, Some(stretched)), (ImageMode::Gray, Some(cropped)), (ImageMode::Auto, None)]
-        .map(|(mode, resize)| Decoder::for_source(&first, mode, resize).expect("the golden image is one"))
+        .map(|(mode, resize)| Decoder::for_image(first, mode, resize).expect("the golden image is one"))
         .into()
 }
 

@@ -94,7 +94,7 @@ fn rows(source: &dyn Source) {
                 assert!(source.payload_bytes(id) == payload.len() as u64 && source.payload_bytes(id) < SIZE_UNKNOWN);
                 if *source.form() == (Form::Images { tailed: true }) {
                     let tail = picture_and_tail(&payload).map(|(_, tail)| tail.len() as u64);
-                    assert!(tail.is_ok_and(|tail| tail == source.tail_bytes(id)));
+                    assert!(tail.is_ok_and(|tail| tail == source.size(id).tail));
                 }
             }
         }
@@ -201,11 +201,11 @@ mod tests {
                 Parquet::new("seed".to_owned(), vec![look(Cursor::new(seed), shard, &[]).unwrap()], Held(seed));
             let source = source.unwrap();
             let mut good = 0;
-            source.fetch(&[0, 1, 2, 3, 4], &mut |_, answer| {
+            source.fetch_by(u64::MAX, &|| false, &[0, 1, 2, 3, 4], &mut |_, answer| {
                 good += usize::from(answer.is_ok());
                 ControlFlow::Continue(())
             });
-            assert_eq!(good, 5, "{}", source.describe());
+            assert_eq!(good, 5, "{}", source.facts().description);
         }
         let folder = [env!("CARGO_MANIFEST_DIR"), "..", "..", "tests", "fuzz", "corpus"];
         let folder: std::path::PathBuf = folder.iter().collect();
@@ -236,8 +236,8 @@ mod tests {
             assert!(refused.contains(words), "{words:?} is missing from: {refused}");
         }
         for files in [[&seed, &silent], [&silent, &seed], [&seed, &seed]] {
-            assert_eq!(open(files.map(Vec::as_slice)).unwrap().classes(), ["cat", "dog"]);
+            assert_eq!(open(files.map(Vec::as_slice)).unwrap().facts().classes, ["cat", "dog"]);
         }
-        assert!(open([&silent, &silent]).unwrap().classes().is_empty());
+        assert!(open([&silent, &silent]).unwrap().facts().classes.is_empty());
     }
 }

@@ -22,7 +22,6 @@ use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -35,7 +34,9 @@ use crate::format::catalog::{Catalog, file_name};
 use crate::format::files::out_of_range;
 use crate::format::reader::Reader;
 use crate::sample::payload::{self, TailPart};
-use crate::sample::{Decisions, Fields, Fingerprint, Form, LimitBy, Payload, Piece, SIZE_UNKNOWN, Source, Traffic};
+use crate::sample::{
+    Counted, Facts, Fields, Fingerprint, Form, LimitBy, Link, News, Payload, SIZE_UNKNOWN, Size, Source, Traffic,
+};
 use crate::types::{MAX_SAMPLES, SampleId, TensorSpec};
 
 /// The units of one column, in the order of rows.
@@ -56,12 +57,12 @@ pub(crate) struct Parquet<R> {
     reader: R,
     columns: Vec<Stored>,
     schema: Schema,
-    form: Form,
-    target: TensorSpec,
+    facts: Facts,
     labels: Vec<i64>,
     /// The first row of each file, and what a row of it takes, about.
     files: Vec<(SampleId, u64)>,
-    rows: usize,
+    /// What the pages of a row have in the mean: they are read whole.
+    row_bytes: u64,
     /// Payload and tail of each row, once it was delivered.
     sizes: Vec<[AtomicU32; 2]>,
 }
@@ -124,8 +125,17 @@ impl<R: Reader> Parquet<R> {
         };
         let target = if schema.label.is_some() { TensorSpec::class_index() } else { TensorSpec::no_target() };
         let sizes = (0..rows).map(|_| [AtomicU32::new(u32::MAX), AtomicU32::new(u32::MAX)]).collect();
-        let (catalog, rows) = (Arc::new(catalog), rows as usize);
-        Ok(Self { catalog, reader, columns, schema, form, target, labels, files, rows, sizes })
+        let facts = Facts {
+            pieces: schema.pieces.clone(),
+            classes: schema.classes.clone(),
+            sized: false,
+            remote: reader.remote(),
+            retry_timeout: reader.retry_timeout(),
+            ..Facts::new(rows as usize, described(&catalog, rows, &schema), form, target)
+        };
+        let page_bytes: u64 = catalog.places.iter().map(|page| u64::from(page.bytes)).sum();
+        let row_bytes = page_bytes * columns.len() as u64 / catalog.places.len().max(1) as u64;
+        Ok(Self { catalog: Arc::new(catalog), reader, columns, schema, facts, labels, files, row_bytes, sizes })
     }
 
     /// The unit of a column that has row `id`, and which of its rows that is.
@@ -143,7 +153,7 @@ impl<R: Reader> Parquet<R> {
     fn wanted(&self, ids: &[SampleId]) -> Vec<Wanted> {
         let mut found: HashMap<(usize, usize), usize> = HashMap::new();
         let mut all: Vec<Wanted> = Vec::new();
-        for (k, &id) in ids.iter().enumerate().filter(|(_, id)| (**id as usize) < self.rows) {
+        for (k, &id) in ids.iter().enumerate().filter(|(_, id)| (**id as usize) < self.facts.samples) {
             for column in 0..self.columns.len() {
                 let Some((unit, row)) = self.unit(column, id) else { continue };
                 let at = *found.entry((column, unit)).or_insert_with(|| {
@@ -191,7 +201,7 @@ impl<R: Reader> Parquet<R> {
             parts.push(TailPart { bytes: &cell.bytes, length: cell.length });
         }
         match parts.split_first() {
-            Some((picture, tail)) if matches!(self.form, Form::Images { .. }) => {
+            Some((picture, tail)) if matches!(self.facts.form, Form::Images { .. }) => {
                 payload::join(Some(picture.bytes), tail, into);
             }
             _ => payload::join(None, &parts, into),
@@ -202,7 +212,8 @@ impl<R: Reader> Parquet<R> {
         Ok(())
     }
 
-    fn size(&self, id: SampleId, of: usize) -> u64 {
+    /// Of the payload or of its tail.
+    fn known(&self, id: SampleId, of: usize) -> u64 {
         self.sizes.get(id as usize).map_or(0, |sizes| match sizes[of].load(Relaxed) {
             u32::MAX => SIZE_UNKNOWN,
             bytes => u64::from(bytes),
@@ -223,53 +234,23 @@ struct Coming {
     left: usize,
 }
 
+/// The dataset in words for people.
+fn described(catalog: &Catalog, rows: u64, schema: &Schema) -> String {
+    let files = catalog.shards.len();
+    let names: Vec<&str> = schema.pieces.iter().map(|piece| piece.name.as_str()).collect();
+    let classes = schema.classes.len();
+    format!(
+        "{}: {rows} rows of {}, {files} file{}{}",
+        printable(&catalog.url),
+        printable(&names.join(", ")),
+        if files == 1 { "" } else { "s" },
+        if classes > 0 { format!(", {classes} classes") } else { String::new() }
+    )
+}
+
 impl<R: Reader> Source for Parquet<R> {
-    fn len(&self) -> usize {
-        self.rows
-    }
-    fn describe(&self) -> String {
-        let files = self.catalog.shards.len();
-        let names: Vec<&str> = self.schema.pieces.iter().map(|piece| piece.name.as_str()).collect();
-        let classes = self.schema.classes.len();
-        format!(
-            "{}: {} rows of {}, {files} file{}{}",
-            printable(&self.catalog.url),
-            self.rows,
-            printable(&names.join(", ")),
-            if files == 1 { "" } else { "s" },
-            if classes > 0 { format!(", {classes} classes") } else { String::new() }
-        )
-    }
-    fn payload_bytes(&self, id: SampleId) -> u64 {
-        self.size(id, 0)
-    }
-    fn tail_bytes(&self, id: SampleId) -> u64 {
-        self.size(id, 1)
-    }
-    fn delivered(&self, id: SampleId, payload: &[u8]) {
-        let tail = match self.form {
-            Form::Images { tailed: true } => payload::picture_and_tail(payload).map_or(0, |(_, tail)| tail.len()),
-            _ => 0,
-        };
-        self.remember(id, payload.len() as u32, tail as u32);
-    }
-    fn remember(&self, id: SampleId, payload_bytes: u32, tail_bytes: u32) {
-        if let Some(sizes) = self.sizes.get(id as usize) {
-            for (size, bytes) in sizes.iter().zip([payload_bytes, tail_bytes]) {
-                size.store(bytes, Relaxed);
-            }
-        }
-    }
-    fn sized(&self) -> bool {
-        false
-    }
-    fn expected_bytes(&self, id: SampleId) -> Option<u64> {
-        let file = self.files.partition_point(|&(start, _)| start <= id).checked_sub(1)?;
-        let mean = self.files.get(file)?.1;
-        Some(match self.payload_bytes(id) {
-            SIZE_UNKNOWN => mean,
-            known => known,
-        })
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
     fn name(&self, id: SampleId) -> String {
         let Some(file) = self.files.partition_point(|&(start, _)| start <= id).checked_sub(1) else {
@@ -279,30 +260,25 @@ impl<R: Reader> Source for Parquet<R> {
         let start = self.files.get(file).map_or(0, |&(start, _)| start);
         format!("{}, row {}", printable(file_name(path)), id - start)
     }
-    fn form(&self) -> &Form {
-        &self.form
+    fn size(&self, id: SampleId) -> Size {
+        let (payload, tail) = (self.known(id, 0), self.known(id, 1));
+        let file = self.files.partition_point(|&(start, _)| start <= id).checked_sub(1);
+        let mean = file.and_then(|file| self.files.get(file)).map(|&(_, mean)| mean);
+        Size { payload, tail, expected: if payload == SIZE_UNKNOWN { mean } else { mean.and(Some(payload)) } }
     }
-    fn pieces(&self) -> &[Piece] {
-        &self.schema.pieces
-    }
-    fn target_spec(&self) -> &TensorSpec {
-        &self.target
-    }
-    fn classes(&self) -> &[String] {
-        &self.schema.classes
+    fn remember(&self, id: SampleId, payload_bytes: u32, tail_bytes: u32) {
+        if let Some(sizes) = self.sizes.get(id as usize) {
+            for (size, bytes) in sizes.iter().zip([payload_bytes, tail_bytes]) {
+                size.store(bytes, Relaxed);
+            }
+        }
     }
     fn labels(&self) -> Option<&[i64]> {
         self.schema.label.as_ref().map(|_| self.labels.as_slice())
     }
-    fn remote(&self) -> bool {
-        self.reader.remote()
-    }
-    fn retry_timeout(&self) -> Duration {
-        self.reader.retry_timeout()
-    }
     /// Rows have no names and no sizes: the files' names and sizes stand for them, with all labels.
     fn digest(&self) -> String {
-        let mut digest = Fingerprint::new(self.rows, &self.form, &self.target, &self.schema.classes);
+        let mut digest = Fingerprint::of(&self.facts);
         for (shard, &(start, _)) in self.catalog.shards.iter().zip(&self.files) {
             digest.add(file_name(&shard.path).as_bytes());
             digest.add(&shard.bytes.to_le_bytes());
@@ -312,29 +288,25 @@ impl<R: Reader> Source for Parquet<R> {
         digest.add(bytemuck::cast_slice(&self.labels));
         digest.finish()
     }
+    fn counted(&self) -> Counted {
+        Counted { answers: self.reader.answers(), ..Counted::default() }
+    }
+    /// A row's pages are read whole, from files of this machine too.
+    fn link(&self) -> Link {
+        let link = self.reader.link(&self.catalog);
+        Link { request_bytes: self.row_bytes + link.request_bytes * self.columns.len() as u64, ..link }
+    }
     fn limit(&self, bytes_per_s: Option<u64>, by: LimitBy) -> bool {
         self.reader.limit(bytes_per_s, by)
     }
-    fn answers(&self) -> Option<(u64, u64)> {
-        self.reader.answers()
-    }
-    fn requests_ahead(&self) -> usize {
-        self.reader.requests_ahead()
-    }
-    /// A row's pages are read whole, from files of this machine too.
-    fn request_bytes(&self) -> u64 {
-        let units: usize = self.columns.iter().map(|column| column.units.len()).sum();
-        let bytes: u64 =
-            (0..units as SampleId).filter_map(|unit| Some(u64::from(self.catalog.place(unit)?.bytes))).sum();
-        let of_row = bytes * self.columns.len() as u64 / units.max(1) as u64;
-        of_row + self.reader.request_bytes(&self.catalog) * self.columns.len() as u64
-    }
-    fn tell(&self, decisions: &Arc<Decisions>) {
-        self.reader.tell(decisions);
-    }
-    fn doubt(&self, ids: &[SampleId]) {
-        let units: Vec<SampleId> = self.wanted(ids).iter().map(|wanted| self.place(wanted)).collect();
-        self.reader.doubt(&self.catalog, &units);
+    fn tell(&self, news: News<'_>) {
+        match news {
+            News::Doubtful(ids) => {
+                let units: Vec<SampleId> = self.wanted(ids).iter().map(|wanted| self.place(wanted)).collect();
+                self.reader.tell(&self.catalog, News::Doubtful(&units));
+            }
+            News::Listener(_) | News::Importances(..) => self.reader.tell(&self.catalog, news),
+        }
     }
     /// Rows of the units that come anyway, and of those that come with them.
     fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
@@ -352,9 +324,6 @@ impl<R: Reader> Source for Parquet<R> {
         }
         (first..ids.len()).filter(|&k| left[k] == 0).collect()
     }
-    fn fetch(&self, ids: &[SampleId], sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>) {
-        self.fetch_by(u64::MAX, &|| false, ids, sink);
-    }
     fn fetch_by(
         &self,
         request_bytes: u64,
@@ -362,8 +331,8 @@ impl<R: Reader> Source for Parquet<R> {
         ids: &[SampleId],
         sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
     ) -> Traffic {
-        for (k, &id) in ids.iter().enumerate().filter(|(_, id)| **id as usize >= self.rows) {
-            if sink(k, Err(out_of_range(id, self.rows))).is_break() {
+        for (k, &id) in ids.iter().enumerate().filter(|(_, id)| **id as usize >= self.facts.samples) {
+            if sink(k, Err(out_of_range(id, self.facts.samples))).is_break() {
                 return Traffic::default();
             }
         }

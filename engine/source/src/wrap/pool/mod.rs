@@ -33,7 +33,7 @@ use crate::runtime;
 use crate::sample::{PoolNumbers, Source};
 use crate::tune::circuit::Outcome;
 use crate::types::SampleId;
-use crate::wrap::tier::{Counted, Tier, check_kept};
+use crate::wrap::tier::{Tier, TierNumbers, check_kept};
 use crate::wrap::tiered::Tiered;
 use keys::Keys;
 use lossfeed_sync::Mutex;
@@ -236,10 +236,10 @@ impl Tier for InPool {
         "the pool"
     }
 
-    fn counted(&self) -> Counted {
+    fn counted(&self) -> TierNumbers {
         let of = |number: &AtomicU64| number.load(Relaxed);
         let c = &self.counts;
-        Counted::Pool(PoolNumbers {
+        TierNumbers::Pool(PoolNumbers {
             hits: of(&c.hits),
             hit_bytes: of(&c.hit_bytes),
             misses: of(&c.misses),
