@@ -6,9 +6,9 @@ Quick to change, so an idea is tried here before it is built, and ideas that cam
 again. The network, the optimiser and the schedule are those of ``lossfeed train``; a fifth of CIFAR-10 is cached. The
 engine's own numbers come from ``cifar_table.py``.
 
-A plan says how each epoch is drawn, separated by commas; ``*9`` repeats one nine times. ``+crop-flip`` at its end augments,
-``+batch`` gives the samples of a batch one score, the mean of its losses (a control), ``lr=0.035@`` before it sets another
-rate. Ways to draw an epoch:
+A plan says how each epoch is drawn, separated by commas; ``*9`` repeats one nine times. ``+crop-flip`` at its end
+augments, ``+batch`` gives the samples of a batch one score, the mean of its losses (a control), ``lr=0.035@`` before it
+sets another rate. Ways to draw an epoch:
 
 ``uniform``     every sample once; what is cached stays
 ``echo``        a buffer that turns over: ``phi`` of a batch is new, the rest passes over the buffer; ``by_score=1``: the

@@ -126,7 +126,8 @@ def main() -> None:
         for sampler, policy, epochs in rows:
             told = sampler if isinstance(sampler, str) else sampler["name"]
             if isinstance(sampler, dict):
-                told += "".join(f" {key}={value}" for key, value in sampler.items() if key in ("short", "corrected", "scores"))
+                shown = "short", "corrected", "scores"
+                told += "".join(f" {key}={value}" for key, value in sampler.items() if key in shown)
             told += f" epochs={epochs}" if epochs != EPOCHS else ""
             if (told, policy, seed) in done:
                 continue

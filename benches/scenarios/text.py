@@ -3,9 +3,9 @@
     python benches/scenarios/text.py --seeds 3 [--rows echo replay] [--steps 1000]
     python benches/scenarios/text.py --tiny                                # half a minute, to try it
 
-The text is what this Python has: sources and documentation (``.py``, ``.md``, ``.rst``, ``.txt``) of the standard library
-and the installed packages, each file once, at most 200 KB a package. A twelfth of the packages, drawn by name, is held
-out whole. Files are packed end to end, a zero byte after each, in rows of 256 bytes without attention or predictions
+The text is what this Python has: sources and documentation (``.py``, ``.md``, ``.rst``, ``.txt``) of the standard
+library and the installed packages, each file once, at most 200 KB a package. A twelfth of the packages, drawn by name,
+is held out whole. Files are packed end to end, a zero byte after each, in rows of 256 bytes without attention or predictions
 from one file to the next. A row is a sample: it is fetched by one range request, cached, drawn and scored alone. The
 store is ``remote/store.py`` on loopback.
 
@@ -90,8 +90,7 @@ def corpus(train_bytes: int, held_bytes: int) -> tuple[np.ndarray, np.ndarray, d
     of = {held: sorted(p for p in taken if taken[p] and (zlib.crc32(p.encode()) % 12 == 0) == held) for held in texts}
     about = {"train_bytes": train.size, "train_files": len(texts[False]), "train_packages": len(of[False])}
     about |= {"held_out_bytes": test.size, "held_out_files": len(texts[True]), "held_out_packages": of[True]}
-    digest = hashlib.sha256(train.tobytes() + test.tobytes()).hexdigest()[:16]
-    return train, test, {**about, "sha256": digest}
+    return train, test, {**about, "sha256": hashlib.sha256(train.tobytes() + test.tobytes()).hexdigest()[:16]}
 
 
 class Rows:
