@@ -1,4 +1,4 @@
-"""What scores are worth for text: a small GPT over bytes, packed, from a throttled store; held-out loss beside bytes.
+"""Scores on text: a small GPT over bytes, packed, from a throttled store; held-out loss beside bytes.
 
     python benches/scenarios/text.py --seeds 3 [--rows echo replay] [--steps 1000]
     python benches/scenarios/text.py --tiny                                # half a minute, to try it
