@@ -1,12 +1,14 @@
 //! Everything a user tunes, as plain values. Components (a source, a decoder, a device) are handed in beside them.
 
 mod beside;
+mod cache_form;
 mod images;
 mod kept;
 mod node;
 mod workers;
 
 pub use beside::{BesidePart, BesideRole, BesideSettings, Stored};
+pub use cache_form::CacheForm;
 pub use images::{AugmentOf, AugmentSettings, CropOf, CropSettings, ImageSteps, JitterSettings, MixSettings};
 pub use node::NodeSettings;
 
@@ -16,38 +18,6 @@ use crate::sampler::{self, Batches, SamplerSettings, Uniform};
 use crate::types::{Dtype, MAX_SAMPLES, TensorSpec};
 use lossfeed_kernels::image::{ImageDtype, ImageOptions, ImageTransform};
 use std::path::PathBuf;
-
-/// In which form a sample is kept in the cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CacheForm {
-    /// The source's own bytes: small, decoded on every use.
-    Encoded,
-    /// The decoded fixed-shape tensor: larger, and a hit costs one copy.
-    Decoded,
-}
-
-impl CacheForm {
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            CacheForm::Encoded => "encoded",
-            CacheForm::Decoded => "decoded",
-        }
-    }
-
-    /// The form of that name.
-    ///
-    /// # Errors
-    /// [`crate::ErrorKind::Settings`] for any name but "encoded" and "decoded".
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "encoded" => Ok(CacheForm::Encoded),
-            "decoded" => Ok(CacheForm::Decoded),
-            other => Err(Error::settings(format!("cache_form {other:?} is unknown: use encoded or decoded"))),
-        }
-    }
-}
 
 /// How the rows of a batch get to a GPU out of the host's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
