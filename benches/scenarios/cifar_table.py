@@ -2,7 +2,7 @@
 
     python benches/scenarios/cifar_table.py [FOLDER] [--processes 2 --threads 1]
 
-Fifteen ways, 10 epochs at equal steps, a cache for 20 % of the samples, 3 paired seeds; pictures are shifted and
+Seventeen ways, 10 epochs at equal steps, a cache for 20 % of the samples, 3 paired seeds; pictures are shifted and
 mirrored anew for every delivery unless ``--augment none`` says otherwise. Every finished run goes into the
 record at once, and runs that are there already are not repeated: stop and resume at will. Several processes share the
 work, on one machine, each with its own torch threads.
@@ -38,6 +38,9 @@ RECIPES = (
     "echo:fresh=0.125",
     "replay",
     "replay:fresh=0.125",
+    # One score for a batch, the mean of its losses: as BLS scores samples.
+    "replay:scores=batch",
+    "cost-aware:scores=batch",
     # As "replay", but noise decides what is used again.
     "replay:fresh=0.125:random_scores=1",
 )
@@ -104,6 +107,9 @@ def main() -> int:
     if args.arrange != WAYS[0]:
         settings["arrange"] = args.arrange
         name += f"-{args.arrange}"
+    if (shards := len(list(folder.glob("train-*.tar")))) != 10:
+        settings["shards"] = shards
+        name += f"-shards{shards}"
     if (wrong := args.wrong_labels.rstrip("%")) != "0":
         given["wrong_labels"] = settings["wrong_labels"] = f"{wrong}%"
         name += f"-wrong{wrong}"

@@ -6,8 +6,9 @@ Quick to change, so an idea is tried here before it is built, and ideas that cam
 again. The network, the optimiser and the schedule are those of ``lossfeed train``; a fifth of CIFAR-10 is cached. The
 engine's own numbers come from ``cifar_table.py``.
 
-A plan says how each epoch is drawn, separated by commas; ``*9`` repeats one nine times. ``+crop-flip`` at its end augments,
-``lr=0.035@`` before it sets another rate. Ways to draw an epoch:
+A plan says how each epoch is drawn, separated by commas; ``*9`` repeats one nine times. ``+crop-flip`` at its end
+augments, ``+batch`` gives the samples of a batch one score, the mean of its losses (a control), ``lr=0.035@`` before it
+sets another rate. Ways to draw an epoch:
 
 ``uniform``     every sample once; what is cached stays
 ``echo``        a buffer that turns over: ``phi`` of a batch is new, the rest passes over the buffer; ``by_score=1``: the
@@ -266,8 +267,10 @@ def train(data: Data, plan: str, seed: int) -> dict[str, Any]:
     from lossfeed.train import model
 
     options, _, ways_text = plan.rpartition("@")
-    augment = ways_text.endswith("+crop-flip")
-    ways = epochs(ways_text.removesuffix("+crop-flip"))
+    ways_text, *added = ways_text.split("+")
+    if unknown := {*added} - {"crop-flip", "batch"}:
+        raise SystemExit(f"{plan}: nothing is called {'+'.join(sorted(unknown))}")
+    augment, ways = "crop-flip" in added, epochs(ways_text)
     lr = float(options.removeprefix("lr=") or 0.05)
     torch.manual_seed(seed)
     sample = data.train[::50].float()
@@ -281,7 +284,8 @@ def train(data: Data, plan: str, seed: int) -> dict[str, Any]:
         for ids, weights in getattr(feed, way)(**given):
             pictures, target = data.train[ids], data.target[ids]
             logs = torch.log_softmax(net(augmented(pictures, feed.rng) if augment else pictures), 1)
-            loss = (-logs.gather(1, target[:, None]).squeeze(1) * torch.from_numpy(weights)).mean()
+            each = -logs.gather(1, target[:, None]).squeeze(1)
+            loss = (each * torch.from_numpy(weights)).mean()
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
@@ -289,14 +293,14 @@ def train(data: Data, plan: str, seed: int) -> dict[str, Any]:
             with torch.no_grad():
                 error = logs.exp()
                 error[torch.arange(len(target)), target] -= 1
-                feed.learn(ids, error.norm(dim=1).numpy())
+                feed.learn(ids, (each.mean().expand(BATCH) if "batch" in added else error.norm(dim=1)).numpy())
             total += float(loss.detach())
         accuracies.append(accuracy(net, data))
         fetched.append(feed.fetched)
         losses.append(round(total / feed.steps, 3))
     last = {"accuracy": accuracies[-1], "fetched_samples": feed.fetched}
-    each = {"accuracies": accuracies, "fetched": fetched, "losses": losses}
-    return {"plan": plan, "seed": seed, **last, "seconds": round(time.time() - began), **each}
+    by_epoch = {"accuracies": accuracies, "fetched": fetched, "losses": losses}
+    return {"plan": plan, "seed": seed, **last, "seconds": round(time.time() - began), **by_epoch}
 
 
 def accuracy(net: torch.nn.Module, data: Data) -> float:

@@ -6,7 +6,8 @@ them iCACHE's cache policy and what else may keep its samples.
 Scaled down to fit in four minutes of one core a seed: 5,000 of CIFAR-10's pictures (one shard), the network of
 ``lossfeed train`` with 16 channels, 12 epochs in batches of 128, a fifth cached, no augmentation. The learning rate
 follows the run's progress, so a short run ends its schedule too. ``iis`` warms up for two epochs (published: five of
-ninety). The control of short epochs is ``uniform`` with fewer epochs: 9 and 6 have 360 and 240 steps.
+ninety). The control of short epochs is ``uniform`` with fewer epochs: 9 and 6 have 360 and 240 steps; that of scores
+is ``scores=batch``, which gives a batch's samples one score, as BLS does.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ ROWS: list[tuple[Any, str]] = [
     ({**IIS, "short": True}, "icache"),
     (INFOBATCH, "importance"),
     ({**INFOBATCH, "short": True}, "importance"),
+    ({**IIS, "short": True, "scores": "batch"}, "importance"),
+    ({**INFOBATCH, "short": True, "scores": "batch"}, "importance"),
     (SELECTIVE, "importance"),
     ({**SELECTIVE, "short": True}, "importance"),
 ]
@@ -64,6 +67,8 @@ def run(
     torch.manual_seed(seed)
     data = lf.open(str(folder / SHARDS))
     usual: dict[str, Any] = {"cache": 0.2, "seed": seed, "num_workers": 0, "score": "loss", "stats": False}
+    if isinstance(sampler, dict) and "scores" in sampler:
+        usual["score"], sampler = sampler["scores"], {key: value for key, value in sampler.items() if key != "scores"}
     loader = lf.Loader(data, BATCH, sampler=sampler, policy=policy, **usual)
     mean, std = torch.full((3,), 120.0), torch.full((3,), 64.0)
     model = models.build((32, 32, 3), 10, 16, mean, std)
@@ -121,7 +126,8 @@ def main() -> None:
         for sampler, policy, epochs in rows:
             told = sampler if isinstance(sampler, str) else sampler["name"]
             if isinstance(sampler, dict):
-                told += "".join(f" {key}={value}" for key, value in sampler.items() if key in ("short", "corrected"))
+                shown = "short", "corrected", "scores"
+                told += "".join(f" {key}={value}" for key, value in sampler.items() if key in shown)
             told += f" epochs={epochs}" if epochs != EPOCHS else ""
             if (told, policy, seed) in done:
                 continue

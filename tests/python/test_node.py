@@ -232,7 +232,6 @@ def test_wrong_settings_are_refused_by_name(store, tmp_path):
         ({"size": "1MiB", "share": "rack"}, "share='rack'"),
         ({"size": 0, "share": "node"}, "size=0"),
         ({"size": "1MiB", "share": "node", "policy": "lru"}, "policy='lru'"),
-        ({"size": "1MiB", "share": "node", "form": "decoded"}, "form='decoded'"),
     ]:
         with pytest.raises(lf.SettingsError, match=says):
             lf.Cache(**cache)
@@ -242,6 +241,29 @@ def test_wrong_settings_are_refused_by_name(store, tmp_path):
     os.chmod(tmp_path / "run", 0o777)
     with pytest.raises(lf.SettingsError, match="chmod go-w"):
         lf.Loader(data, 2, cache=lf.Cache("1MiB", share="node"))
+
+
+def test_pixels_are_kept_once_for_all_where_they_are_asked_for(store):
+    def open_data(**options):
+        return lf.open(store.s3_url + "/data", store_options=store.store_options, **options)
+
+    def epoch(data, cache):
+        store.requests.clear()
+        with lf.Loader(data, 10, cache=cache, framework="numpy") as loader:
+            pixels = np.concatenate([batch.data.copy() for batch in loader])
+        return pixels, objects_read(store)
+
+    small = {"resize": (3, 2)}
+    expected = {bool(resize): epoch(open_data(**resize), None)[0] for resize in ({}, small)}
+    ways = [({}, "encoded", 1), ({}, "decoded", 1), ({}, "auto", 0), (small, "auto", 1), (small, "decoded", 0)]
+    for resize, form, reads in ways:
+        # Opening looks at an image or two.
+        pixels, objects = epoch(open_data(**resize), lf.Cache("1MiB", form=form, share="node"))
+        assert (pixels == expected[bool(resize)]).all(), (resize, form)
+        assert (objects >= SAMPLES) if reads else (objects < 5), (resize, form, objects)
+    # A sample's tag is 64 bytes, and places begin at multiples of as many.
+    encoded = sum(-(-len(png(i)) // 64) * 64 + 64 for i in range(SAMPLES))
+    assert listed()["bytes"] == encoded + SAMPLES * (128 + 64) + SAMPLES * (64 + 64)
 
 
 def test_an_owner_that_cannot_start_costs_a_warning(store, monkeypatch, caplog):

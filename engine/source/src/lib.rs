@@ -40,7 +40,7 @@ pub use sample::{
 };
 pub use shown::without_secrets;
 pub use stop::Stop;
-pub use wrap::{Concat, Subset, on_node};
+pub use wrap::{Concat, Subset, decoded, on_node};
 
 // For the engine. They change without notice.
 #[doc(hidden)]

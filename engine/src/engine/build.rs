@@ -22,7 +22,7 @@ use crate::process::Process;
 use crate::sampler::{self, Batches, Block, Blocks, Circumstances, EpochSize, Pace, Sampler, SamplerSettings};
 use crate::scoring::Scale;
 use crate::settings::{CacheForm, CopyPath, ImageSteps, OnError, Settings};
-use crate::source::{Decisions, News, NodeTier, Source, on_node};
+use crate::source::{Decisions, News, NodeTier, Source, decoded, on_node};
 use crate::staging::{BatchLayout, SlotPool};
 use crate::stats::{Counters, Identity, Publisher};
 use crate::tune::lead::Lead;
@@ -149,6 +149,13 @@ impl Checked {
         let settings = settings.with_processors();
         let samples = dataset.source.len();
         settings.validate(samples)?;
+        // A shared cache has the samples of its source.
+        if settings.node.is_some()
+            && settings.cache_form == CacheForm::Decoded
+            && let Some(decoder) = dataset.decoder.take()
+        {
+            dataset.source = decoded(dataset.source, decoder)?;
+        }
         if settings.read_ahead.is_some_and(|bytes| bytes > 0) && dataset.source.size(0).expected.is_none() {
             return Err(Error::settings("read_ahead= needs samples of known size, and these vary: remove it"));
         }

@@ -93,8 +93,8 @@ class Cache(Topic):
             random. False, the default, refuses such a dataset.
         share: ``"node"``: one cache for all loaders of this user on this machine, ranks and jobs alike, instead of one
             for each. The first loader starts the process that owns it; it ends a minute after the last one, and
-            ``lossfeed node ls`` shows it. The largest share of draws stays, over all jobs; samples are kept as the
-            source has them. None, the default: a cache of its own.
+            ``lossfeed node ls`` shows it. What all jobs together draw most stays; jobs whose pixels differ by
+            ``resize=`` or ``form`` keep their own. None, the default: a cache of its own.
 
     Raises:
         SettingsError: a value is wrong; the message names it and the remedy.
@@ -123,13 +123,11 @@ class Cache(Topic):
         checks.choice("share", self.share, "node")
         if not self.is_on:
             raise SettingsError(f'share="node" with size={self.size!r}: give the size of the shared cache, as "32GiB"')
-        for option, value, default in [
-            ("form", self.form, "auto"), ("policy", self.policy, None), ("copy_path", self.copy_path, "auto")
-        ]:  # fmt: skip
-            if value not in (default, "encoded"):
+        for option, value, default in [("policy", self.policy, None), ("copy_path", self.copy_path, "auto")]:
+            if value != default:
                 raise SettingsError(
-                    f'{option}={value!r} with share="node": the shared cache keeps samples as the source has them and '
-                    f"by what all jobs draw; remove {option}="
+                    f'{option}={value!r} with share="node": what all jobs draw decides what the shared cache keeps, '
+                    f"and its samples are gathered; remove {option}="
                 )
 
     @staticmethod
@@ -149,7 +147,7 @@ class Cache(Topic):
 
     def _settings(self, data: "Data") -> dict[str, Any]:
         """The engine's settings."""
-        form = "encoded" if self.share is not None else data._cache_form(self.form)
+        form = data._cache_form(self.form)
         size = parse_cache(self.size, lambda: data.cache_bytes(form))
         node = {} if self.share is None else {"node": {"bytes": size, "command": self._owner()}}
         return {
