@@ -1,13 +1,39 @@
 """Tries an installed package, with NumPy alone: epochs with scores, measured logits, the command line. Where
-PyTorch is installed, a training step too."""
+PyTorch is installed, a training step too, and the verdict of `lossfeed why` on an unchanged script."""
 
 import importlib.util
+import json
 import runpy
+import subprocess
 import sys
+import tempfile
+import time
+from pathlib import Path
 
 import numpy as np
 
 import lossfeed as lf
+
+#: A torch script that waits for its pictures.
+SCRIPT = """
+import time, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Pictures(Dataset):
+    def __len__(self):
+        return 1024
+    def __getitem__(self, i):
+        time.sleep(0.004)  # a file system far away
+        return torch.full((3, 32, 32), i / 1024), i % 3
+
+model = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(8), torch.nn.Flatten(), torch.nn.Linear(192, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for x, y in DataLoader(Pictures(), batch_size=16, shuffle=True):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+"""
 
 rows = np.arange(256, dtype="float32").reshape(64, 4)
 loader = lf.Loader((rows, np.arange(64) % 4), 8, sampler="importance", cache="50%", seed=0, num_workers=2)
@@ -34,5 +60,13 @@ if importlib.util.find_spec("torch"):
             loader.cross_entropy(model(batch.data), batch).backward()
         assert loader.stats()["scores_total"] == 64 and model.weight.grad is not None
     print(f"and a step with PyTorch {torch.__version__}")
+    with tempfile.TemporaryDirectory() as folder:
+        script, report, begun = Path(folder) / "train.py", Path(folder) / "why.json", time.perf_counter()
+        script.write_text(SCRIPT)
+        why = [sys.executable, "-m", "lossfeed", "why", "--json", report, "--", sys.executable, script]
+        subprocess.run(why, check=True, stderr=subprocess.DEVNULL, timeout=300)
+        verdict = json.loads(report.read_text())["verdict"]
+    assert verdict == "input-bound", verdict
+    print(f"and why an unchanged script waits: {verdict}, after {time.perf_counter() - begun:.0f} s")
 sys.argv = ["lossfeed", "--version"]
 runpy.run_module("lossfeed", run_name="__main__")
