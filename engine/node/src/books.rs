@@ -89,7 +89,7 @@ pub(crate) struct Books {
     pub(crate) evicted: u64,
 }
 
-/// Whether a sample is pinned, and how often it is drawn.
+/// A pinned sample counts more than others; else the one that is drawn more.
 type Worth = (bool, f32);
 
 fn order(a: Worth, b: Worth) -> std::cmp::Ordering {
@@ -204,7 +204,7 @@ impl Books {
 
     /// Pins the dataset of that name, or no longer; false if there is none.
     pub(crate) fn pin(&mut self, name: &str, pinned: bool) -> bool {
-        let known = self.jobs.values().any(|job| job.dataset_name == name);
+        let known = self.knows(name);
         if pinned && known {
             self.pinned.insert(name.to_owned());
         } else {
@@ -214,11 +214,15 @@ impl Books {
         known
     }
 
+    fn knows(&self, dataset: &str) -> bool {
+        self.jobs.values().any(|job| job.dataset_name == dataset)
+    }
+
     pub(crate) fn is_pinned(&self, job: &Job) -> bool {
         self.pinned.contains(&job.dataset_name)
     }
 
-    /// What a sample of a job counts.
+    /// The worth of a sample of a job.
     fn worth(&self, job: u32, dataset: u64, id: u32) -> Worth {
         let pinned = !self.pinned.is_empty() && self.jobs.get(&job).is_some_and(|job| self.is_pinned(job));
         (pinned, self.draws(dataset, id))
@@ -360,14 +364,15 @@ impl Books {
         }
     }
 
-    /// The samples of all jobs that `of` names.
-    pub(crate) fn all_of(&self, of: impl Fn(&Job) -> bool) -> Slots {
-        let jobs: Vec<u32> = self.jobs.iter().filter(|(_, job)| of(job)).map(|(&number, _)| number).collect();
-        self.here().filter(|(_, r)| jobs.contains(&r.job)).map(|(slot, _)| slot).collect()
+    /// The samples of the dataset of that name; `None` if there is none.
+    pub(crate) fn all_of(&self, dataset: &str) -> Option<Slots> {
+        let named = |job: &u32| self.jobs.get(job).is_some_and(|job| job.dataset_name == dataset);
+        let slots = || self.here().filter(|(_, r)| named(&r.job)).map(|(slot, _)| slot).collect();
+        self.knows(dataset).then(slots)
     }
 
-    /// Limits the bytes that a job may bring, and returns the samples that it has beyond them, least drawn first; `None`
-    /// if there is no job of that name.
+    /// Limits the bytes that a job may bring; the samples that it has beyond them, least drawn first. `None` if there
+    /// is no job of that name.
     pub(crate) fn limit(&mut self, name: &str, bytes: Option<u64>) -> Option<Slots> {
         let (mut known, mut beyond) = (false, Slots::new());
         for job in self.jobs.values_mut().filter(|job| job.name == name) {

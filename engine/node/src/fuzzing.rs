@@ -34,9 +34,9 @@ pub fn protocol(bytes: &[u8]) {
 impl Owner {
     /// The next owner would find in the arena what this one has, and nothing else.
     fn agrees(&self) {
-        let Ok(shown) = self.arena.file().try_clone_to_owned().map_err(|e| e.to_string()).and_then(Shown::map) else {
-            return;
-        };
+        let shown = self.arena.file().try_clone_to_owned().map_err(|e| e.to_string()).and_then(Shown::map);
+        assert!(shown.is_ok());
+        let Ok(shown) = shown else { return };
         let mut tagged: Vec<OfferHead> = shown
             .tags()
             .map(|(_, head, offset)| {
@@ -57,7 +57,7 @@ fn peer(socket: UnixStream) -> (Peer, Parser) {
     (Peer::new(socket), Parser::default())
 }
 
-/// What the owner does with bytes of connection `at`.
+/// Gives the owner bytes of connection `at`.
 fn hear(owner: &mut Owner, peers: &mut [Option<(Peer, Parser)>], at: usize, bytes: &[u8]) {
     let Some(place) = peers.get_mut(at) else { return };
     let Some((peer, parser)) = place else { return };
@@ -110,12 +110,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
         let leave = [how, if how == 12 { 0 } else { 1 }, 0, 3, 4, 3, 4, 3];
         [&offers[..], &read, &leave, &[7; 8], &[7; 8]].concat()
     });
-    let mut all = leaving.to_vec();
-    all.extend(vec![
-        [&greeting[..], &message(0, &[5, 9, 8, 7, 0, 3])].concat(),
-        offers.into_iter().chain(steps).collect(),
-    ]);
-    all
+    let sound = [&greeting[..], &message(0, &[5, 9, 8, 7, 0, 3])].concat();
+    [sound, offers.iter().copied().chain(steps).collect()].into_iter().chain(leaving).collect()
 }
 
 #[cfg(test)]

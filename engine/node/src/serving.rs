@@ -127,10 +127,9 @@ impl Owner {
                 peer.out.extend(frame(kind::TEXT, &[&text]));
             }
             Message::Drop(name) => {
-                let known = self.books.jobs.values().any(|job| job.dataset_name == name);
-                let slots = self.books.all_of(|job| job.dataset_name == name);
-                slots.iter().for_each(|&slot| self.drop_slot(slot));
-                let count = if known { slots.len() as u64 } else { u64::MAX };
+                let slots = self.books.all_of(name);
+                slots.iter().flatten().for_each(|&slot| self.drop_slot(slot));
+                let count = slots.map_or(u64::MAX, |slots| slots.len() as u64);
                 peer.out.extend(frame(kind::COUNT, &[&count.to_le_bytes()]));
             }
             Message::Limit { job, bytes } => {

@@ -43,17 +43,17 @@ pub(crate) trait Reader: Send + Sync {
         None
     }
 
-    /// As [`Source::link`](crate::sample::Source::link).
+    /// See [`Source::link`](crate::sample::Source::link).
     fn link(&self, _: &Catalog) -> Link {
         Link::default()
     }
 
-    /// As [`Facts::in_turn`](crate::sample::Facts::in_turn).
+    /// See [`Facts::in_turn`](crate::sample::Facts::in_turn).
     fn in_turn(&self) -> bool {
         false
     }
 
-    /// As [`Source::tell`](crate::sample::Source::tell).
+    /// See [`Source::tell`](crate::sample::Source::tell).
     fn tell(&self, _: &Catalog, _: News<'_>) {}
 
     /// Whether bytes that turn out to be wrong may come right when they are read again. Such a reader holds them to
@@ -62,7 +62,7 @@ pub(crate) trait Reader: Send + Sync {
         false
     }
 
-    /// As [`Facts::retry_timeout`](crate::sample::Facts::retry_timeout).
+    /// See [`Facts::retry_timeout`](crate::sample::Facts::retry_timeout).
     fn retry_timeout(&self) -> Duration {
         Duration::ZERO
     }

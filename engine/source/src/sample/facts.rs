@@ -59,8 +59,8 @@ impl Facts {
 /// A sample's bytes, without its target.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Size {
-    /// The stored sample; 0 for an id out of range. Where samples are not [`Facts::sized`] it is
-    /// [`SIZE_UNKNOWN`](crate::types::SIZE_UNKNOWN) until the sample is delivered, and changes only with another delivery.
+    /// The stored sample; 0 for an id out of range. Where samples are not [`Facts::sized`] it is unknown
+    /// ([`SIZE_UNKNOWN`](crate::types::SIZE_UNKNOWN)) until the sample is delivered, and a delivery alone changes it.
     pub payload: u64,
     /// The tail after an encoded image, known when the payload is; else 0.
     pub tail: u64,

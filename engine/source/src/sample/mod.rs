@@ -125,10 +125,10 @@ impl AddAssign for Traffic {
 /// A source has [`Self::facts`], [`Self::name`], [`Self::size`] and [`Self::fetch_by`]; all else is for stores, for
 /// rows whose size is not known, and for what stands before other sources.
 pub trait Source: Send + Sync {
-    /// What holds for all samples.
+    /// The facts that hold for all samples.
     fn facts(&self) -> &Facts;
 
-    /// What a person would call the sample: a path, a member of a shard, a row. Empty for an id out of range.
+    /// The sample's name for people: a path, a member of a shard, a row. Empty for an id out of range.
     fn name(&self, id: SampleId) -> String;
 
     /// The sample's bytes, without its target.
@@ -136,13 +136,13 @@ pub trait Source: Send + Sync {
 
     /// Reads the samples `ids` (without duplicates, but see [`Facts::in_memory`]). `sink(k, result)` is called exactly
     /// once for every position `k` of `ids`, in any order, on the calling thread; the payload lives until the sink
-    /// returns. Once it has returned `Break` nobody wants the rest: the source stops as soon as it can and leaves the
-    /// other positions unanswered. So it does when `stopped` says what the sink would: who waits long before there is
-    /// anything for the sink asks it meanwhile. Tells what it took.
+    /// returns. Once it has returned `Break` the source stops as soon as it can and leaves the other positions
+    /// unanswered. It stops likewise when `stopped` answers yes: a source that waits long for its store asks it
+    /// meanwhile. Returns what the reading took.
     ///
-    /// The samples may come together by requests of about `request_bytes` at most: who asks for many needs the first
-    /// ones soon. `u64::MAX`: they are needed now. All else is asked for ahead of need, and as many requests are in
-    /// flight for it as the link has use for; each may bring more of what `ids` name one directly behind the other.
+    /// One request brings about `request_bytes` at most, so that the first of many samples come soon. `u64::MAX`: the
+    /// samples are needed now. Any other number: they are asked for ahead of need, with as many requests in flight as
+    /// the link has use for, and a request may also bring others of `ids` that follow directly.
     fn fetch_by(
         &self,
         request_bytes: u64,
@@ -156,8 +156,8 @@ pub trait Source: Send + Sync {
         None
     }
 
-    /// What [`Self::size`] said of a sample in the process that a run goes on from, or is now that it was delivered. It
-    /// is known from now on; `u32::MAX` and more is not. Nothing where samples are [`Facts::sized`].
+    /// The size of a sample is known from now on: it was delivered, or the run that this one goes on from knew it.
+    /// `u32::MAX` and more is unknown. Does nothing where samples are [`Facts::sized`].
     fn remember(&self, _id: SampleId, _payload_bytes: u32, _tail_bytes: u32) {}
 
     /// The sources it is made of, one after the other, if it is made of several.
@@ -188,7 +188,7 @@ pub trait Source: Send + Sync {
         None
     }
 
-    /// What its store and the tiers before it have counted since the dataset was opened.
+    /// Counts of its store and of the tiers before it since the dataset was opened.
     fn counted(&self) -> Counted {
         Counted::default()
     }

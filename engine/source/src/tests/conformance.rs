@@ -75,7 +75,7 @@ pub(crate) fn source_keeps_its_promises(source: &dyn Source) {
     assert_eq!(source.link().requests_ahead > 0, source.facts().remote);
     assert!(
         Arc::weak_count(&decisions) > 0 || !source.facts().remote,
-        "nobody would hear of {}",
+        "decisions are not told of {}",
         source.facts().description
     );
     let all: Vec<SampleId> = (0..SAMPLES).collect();

@@ -71,7 +71,7 @@ pub(crate) trait Tier: Send + Sync {
     /// What was kept of these samples is not what it should be: it is not given again.
     fn forget(&self, ids: &[SampleId]);
 
-    /// Importances for [`News::Importances`](crate::sample::News::Importances). Advice: a tier may keep what is important.
+    /// See [`News::Importances`](crate::sample::News::Importances). Advice: a tier may keep what is important.
     fn rate(&self, _run: &str, _importances: &[f32]) {}
 }
 

@@ -61,7 +61,7 @@ pub(crate) struct Parquet<R> {
     labels: Vec<i64>,
     /// The first row of each file, and what a row of it takes, about.
     files: Vec<(SampleId, u64)>,
-    /// What the pages of a row have in the mean: they are read whole.
+    /// The mean size of a row's pages, which are read whole.
     row_bytes: u64,
     /// Payload and tail of each row, once it was delivered.
     sizes: Vec<[AtomicU32; 2]>,
@@ -212,7 +212,7 @@ impl<R: Reader> Parquet<R> {
         Ok(())
     }
 
-    /// Of the payload or of its tail.
+    /// The size of the payload (`of` 0) or of its tail (1).
     fn known(&self, id: SampleId, of: usize) -> u64 {
         self.sizes.get(id as usize).map_or(0, |sizes| match sizes[of].load(Relaxed) {
             u32::MAX => SIZE_UNKNOWN,
