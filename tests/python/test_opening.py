@@ -134,7 +134,7 @@ def test_a_handler_that_raises_ends_the_opening_wherever_it_is(where, number, tm
         asked = requests()
         time.sleep(1.0)
         assert requests() == asked, "and nothing is asked for any more"
-    assert not list((tmp_path / "index").rglob("*.idx"))
+    assert not list((tmp_path / "index").rglob("*"))
 
 
 def test_a_file_system_that_hangs_is_left_behind(tmp_path):

@@ -56,8 +56,6 @@ const END_BYTES: u64 = 4 << 10;
 /// The longest wait for the walk of another process.
 const WAIT: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);
-/// So many lock files there are: shards that share one are walked one after the other.
-const LOCKS: u64 = 64;
 
 /// The index of `shard` with its `key`: from `directory` if it is there and whole, otherwise from `walk`, whose
 /// result is kept there. `sum` adds the checksums, if they are wanted; an index without them is then completed.
@@ -101,18 +99,38 @@ pub(crate) fn through(
     Ok((is, index))
 }
 
+/// The lock of a process that walks a shard. Its file is removed before the lock is let go.
+struct Walking {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Drop for Walking {
+    fn drop(&mut self) {
+        // One that stays is locked again.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
 /// The lock under which the shard is walked; `None` where there is none to be had.
-fn alone(directory: &Path, key: &str, stop: &Stop) -> Result<Option<File>> {
-    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
-    let path = directory.join(format!("walk-{:02}.lock", hash(key.bytes(), 0) % LOCKS));
-    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
-    let mut opened = OpenOptions::new();
-    opened.write(true).create(true).truncate(false).mode(0o600).custom_flags(flags.bits() as i32);
-    let Ok(file) = made.and_then(|()| opened.open(path)) else { return Ok(None) };
+fn alone(directory: &Path, key: &str, stop: &Stop) -> Result<Option<Walking>> {
+    let path = path(directory, key).with_extension("lock");
     let until = Instant::now() + WAIT;
+    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+    let mut how = OpenOptions::new();
+    how.write(true).create(true).truncate(false).mode(0o600).custom_flags(flags.bits() as i32);
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
+    let Ok(mut file) = made.and_then(|()| how.open(&path)) else { return Ok(None) };
     loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(Some(file)),
+        let locked = file.try_lock();
+        // The one that had it has removed its file.
+        let there = fs::symlink_metadata(&path).and_then(|there| Ok(there.ino() == file.metadata()?.ino()));
+        match locked {
+            Ok(()) if there.is_ok_and(|is_this| is_this) => return Ok(Some(Walking { path, _file: file })),
+            Ok(()) => match how.open(&path) {
+                Ok(next) if Instant::now() < until => file = next,
+                _ => return Ok(None),
+            },
             Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(LOOK),
             Err(_) => return Ok(None),
         }

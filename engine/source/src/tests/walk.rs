@@ -75,6 +75,7 @@ fn those_that_open_a_shard_at_one_time_walk_it_once() {
         }
     });
     assert_eq!(walks.load(Ordering::SeqCst), 1);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no lock is left");
 }
 
 #[test]
