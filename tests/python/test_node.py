@@ -7,6 +7,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 
 import numpy as np
@@ -264,6 +265,25 @@ def test_pixels_are_kept_once_for_all_where_they_are_asked_for(store):
     # A sample's tag is 64 bytes, and places begin at multiples of as many.
     encoded = sum(-(-len(png(i)) // 64) * 64 + 64 for i in range(SAMPLES))
     assert listed()["bytes"] == encoded + SAMPLES * (128 + 64) + SAMPLES * (64 + 64)
+
+
+def test_pictures_with_texts_are_kept_as_the_source_has_them(tmp_path):
+    with tarfile.open(tmp_path / "pairs.tar", "w") as shard:
+        for i in range(20):
+            for ending, body in [("png", png(i)), ("txt", f"text {i}".encode())]:
+                member = tarfile.TarInfo(f"{i:02}.{ending}")
+                member.size = len(body)
+                shard.addfile(member, io.BytesIO(body))
+    data = lf.open(str(tmp_path / "pairs.tar"), fields=("png", "txt"), resize=(3, 2), latency=0.001)
+    assert data._cache_form("auto") == "decoded", "alone they are kept as pixels"
+    for _ in range(2):
+        with lf.Loader(data, 5, cache=lf.Cache("1MiB", share="node"), framework="numpy") as loader:
+            texts = [text for batch in loader for text in batch.target]
+            assert len(texts) == 20
+            hits = loader.stats()["node_hits_total"]
+    assert hits == 20
+    with pytest.raises(lf.SettingsError, match="have more than an image: remove form="):
+        lf.Loader(data, 5, cache=lf.Cache("1MiB", form="decoded", share="node"))
 
 
 def test_an_owner_that_cannot_start_costs_a_warning(store, monkeypatch, caplog):

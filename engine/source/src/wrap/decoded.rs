@@ -17,7 +17,7 @@ pub(crate) struct Decoded {
     inner: Arc<dyn Source>,
     decoder: Decoder,
     facts: Facts,
-    /// What the pixels depend on beside the encoded image.
+    /// The decoder's settings and version, on which the pixels depend too.
     by: String,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Decoded {
 /// `Settings` for images that have something beside them.
 pub fn decoded(source: Arc<dyn Source>, decoder: Decoder) -> Result<Arc<dyn Source>> {
     let facts = source.facts();
-    if !matches!(facts.form, Form::Images { tailed: false }) || !facts.pieces.is_empty() {
+    if facts.form != (Form::Images { tailed: false }) {
         return Err(Error::settings(format!(
             "form=\"decoded\" with share=\"node\": the samples of {} have more than an image: remove form=",
             facts.description

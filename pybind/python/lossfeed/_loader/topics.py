@@ -147,7 +147,9 @@ class Cache(Topic):
 
     def _settings(self, data: "Data") -> dict[str, Any]:
         """The engine's settings."""
-        form = data._cache_form(self.form)
+        # The shared cache keeps no pixels of pictures that have something beside them.
+        alone = self.share is None or data._structure is None
+        form = data._cache_form(self.form if alone or self.form != "auto" else "encoded")
         size = parse_cache(self.size, lambda: data.cache_bytes(form))
         node = {} if self.share is None else {"node": {"bytes": size, "command": self._owner()}}
         return {
