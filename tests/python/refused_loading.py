@@ -217,6 +217,8 @@ CASES = [
     ('lf.Cache("1GiB", policy="lrus")', "SettingsError", "policy='lrus' is unknown (did you mean 'lru'?): use"),
     ('lf.Cache("1GiB", copy_path="direct")', "SettingsError", "copy_path='direct' is unknown: use auto, gathered, batched or mapped"),
     ('lf.Cache("1GiB", frozen_augmentation=1)', "SettingsError", "frozen_augmentation=1 must be True or False"),
+    ('lf.Cache("1GiB", share="rack")', "SettingsError", "share='rack' is unknown: use node"),
+    ('lf.Cache(share="node")', "SettingsError", 'share="node" with size=None: give the size'),
     ('lf.Cache("1GiB", froms="raw")', "KeywordError", "lf.Cache has no keyword 'froms': did you mean 'form'?"),
     ('lf.Cache("1GiB", shuffle=True)', "KeywordError", "shuffle= is a keyword of lf.Loader, not of lf.Cache: write lf.Loader(data, shuffle=True)"),
     ('lf.Sampling("unifrom")', "SettingsError", "sampler 'unifrom' is unknown (did you mean 'uniform'?): use"),

@@ -1,6 +1,7 @@
 """The pages for users: every snippet and command runs, links lead somewhere, every public name has an example."""
 
 import doctest
+import functools
 import importlib.util
 import inspect
 import os
@@ -125,7 +126,11 @@ def test_every_command_runs(page, command, here):
                 "PET_STANDALONE": "1",  # torchrun takes a free port
             }
             at["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{at['PATH']}"
-            ran = subprocess.run([sys.executable, *way, *rest], env=at, capture_output=True, text=True, timeout=100)
+            run = functools.partial(subprocess.run, env=at, capture_output=True, text=True, timeout=100)
+            ran = run([sys.executable, *way, *rest])
+            # PyTorch's gloo aborts about one torchrun in twenty as it ends, on a busy machine, also without lossfeed.
+            if program == "torchrun" and "terminate called without an active exception" in ran.stderr:
+                ran = run([sys.executable, *way, *rest])
             codes = CODES.get(rest[0], {0}) if program == "lossfeed" else {0}
             assert ran.returncode in codes, ran.stderr + ran.stdout
         else:

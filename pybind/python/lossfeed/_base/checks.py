@@ -88,7 +88,8 @@ def choice(name: str, value: Any, *allowed: W) -> W:
     """One of a few words."""
     if not isinstance(value, str) or value not in allowed:
         near = did_you_mean(value, allowed, WORD) if isinstance(value, str) else ""
-        raise SettingsError(f"{name}={value!r} is unknown{near}: use {', '.join(allowed[:-1])} or {allowed[-1]}")
+        words = " or ".join(part for part in (", ".join(allowed[:-1]), allowed[-1]) if part)
+        raise SettingsError(f"{name}={value!r} is unknown{near}: use {words}")
     return allowed[allowed.index(value)]
 
 
