@@ -228,7 +228,9 @@ def test_what_cannot_be_applied_is_refused(folder):
     code, err = says("--apply", "--bandwidth", "1MB", "--cache", "1MB")
     assert (code, err) == (6, "lossfeed: no job runs that can be given limits\n")
     code, err = says("--apply", "--bandwidth", "1MB", "--cache", "1MB", "--sharing", "sjf")
-    assert code == 2 and "--sharing sjf" in err and "max-min" in err
+    assert code == 2 and "--sharing sjf needs --epochs JOB=N" in err
+    code, err = says("--apply", "--bandwidth", "1MB", "--cache", "1MB", "--sharing", "sjf", "--epochs", "resnet")
+    assert code == 2 and "resnet=90" in err
     for options in [("--apply",), ("--watch", "x.json"), ("--apply", "x.json", "--cache", "1", "--bandwidth", "1"), ()]:
         assert says(*options)[0] == 2, options
     assert os.environ["LOSSFEED_RUNTIME_DIR"]

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use lossfeed_control::jobs::{Resources, Way};
+use lossfeed_control::jobs::Resources;
 use lossfeed_control::{Error, printable};
 use lossfeed_stats::{JobPage, Limits, discover};
 use serde::Serialize;
@@ -66,14 +66,11 @@ struct Applying<'a> {
 
 /// Runs the command and returns its exit code.
 pub(super) fn run(args: &AllocateArgs) -> i32 {
-    let way = match args.sharing {
-        Sharing::MaxMin => Way::MaxMin,
-        Sharing::Fifo => Way::Fifo,
-        Sharing::InOrder => Way::InOrder,
-        Sharing::EqualSplit => Way::EqualSplit,
-        Sharing::Sjf => return refused("sjf", "a running job does not tell how many epochs are left"),
-        Sharing::Aiv => return refused("aiv", "it needs batches that are timed without the cache"),
-    };
+    if args.sharing == Sharing::Sjf && args.epochs.is_empty() {
+        return term::failed(&Error::settings(
+            "--apply with --sharing sjf needs --epochs JOB=N for each job: a running job does not tell when it will end",
+        ));
+    }
     let (Some(cache), Some(bandwidth)) = (args.cache, args.bandwidth) else {
         return term::failed(&Error::settings("--apply needs --cache and --bandwidth: what the jobs share"));
     };
@@ -89,7 +86,8 @@ pub(super) fn run(args: &AllocateArgs) -> i32 {
     let mut code = 0;
     let count = (!args.watch).then_some(LOOKS_BEFORE);
     let ended = smi::rounds(PERIOD_S, count, |round| {
-        let plan = applying.watcher.plan(discover(), way, resources).map_err(io::Error::other)?;
+        let plan =
+            applying.watcher.plan(discover(), args.sharing, &args.epochs, resources).map_err(io::Error::other)?;
         if !args.watch && round + 1 < LOOKS_BEFORE {
             return Ok(());
         }
@@ -102,10 +100,6 @@ pub(super) fn run(args: &AllocateArgs) -> i32 {
         applying.release();
     }
     term::exit_code(ended.map(|()| code))
-}
-
-fn refused(way: &str, why: &str) -> i32 {
-    term::failed(&Error::settings(format!("--apply with --sharing {way}: {why}: use max-min or fifo")))
 }
 
 impl Applying<'_> {
@@ -150,13 +144,16 @@ impl Applying<'_> {
             return out.flush();
         }
         changes.sort_by_key(|planned| planned.job.page.pid);
-        changes.into_iter().try_for_each(|planned| writeln!(out, "{}", line(planned)))?;
+        changes.into_iter().try_for_each(|planned| writeln!(out, "{}", line(planned, self.args.sharing)))?;
         if plan.unused_bytes > CHANGED * self.resources.cache_bytes {
             let unused = mb(plan.unused_bytes);
-            writeln!(
-                out,
-                "{unused} MB of the cache stay unused: no loader was made with room for more of its dataset"
-            )?;
+            let why = match self.args.sharing {
+                Sharing::Aiv => {
+                    "a job that it makes less than 1.5 times as fast gets none, another what its loader has room for"
+                }
+                _ => "no loader was made with room for more of its dataset",
+            };
+            writeln!(out, "{unused} MB of the cache stay unused: {why}")?;
         }
         out.flush()
     }
@@ -216,7 +213,7 @@ fn differs(before: Limits, now: Limits, part: f64) -> bool {
 }
 
 /// A line that says which limits a job got, and why.
-fn line(planned: &Planned) -> String {
+fn line(planned: &Planned, sharing: Sharing) -> String {
     let Planned { job, limits, rate_bytes_per_s } = planned;
     let identity = &job.page.identity;
     let rank = if identity.world_size > 1 { format!(" rank {}", identity.rank) } else { String::new() };
@@ -229,7 +226,11 @@ fn line(planned: &Planned) -> String {
         set(limits.resize)
     );
     let (Some(measured), Some(rate)) = (&job.measured, rate_bytes_per_s) else {
-        return format!("{head}: an equal part until it is measured");
+        let until = match (&job.measured, sharing) {
+            (Some(_), Sharing::Sjf) => "as --epochs does not name it",
+            _ => "until it is measured",
+        };
+        return format!("{head}: an equal part {until}");
     };
     format!(
         "{head}: {} of {} MB cached, hits {:.0}% now, so {} of {} MB/s",

@@ -8,6 +8,8 @@ use lossfeed_control::Result;
 use lossfeed_control::jobs::{Cluster, Dataset, HitCurve, Job, Present, Resources, Way, at_present};
 use lossfeed_stats::{JobPage, Limits, Sample};
 
+use crate::args::Sharing;
+
 /// Looks that "now" means for a hit ratio, the newest included: one a second.
 const LOOKS: usize = 4;
 /// Seconds of the page's history that tell how fast the training computes.
@@ -78,7 +80,14 @@ pub(super) struct Watcher {
 
 impl Watcher {
     /// Divides among the engines that run, as their pages are now.
-    pub(super) fn plan(&mut self, pages: Vec<JobPage>, way: Way<'_>, resources: Resources) -> Result<Plan> {
+    /// `epochs`: how many each job runs in all, for shortest first.
+    pub(super) fn plan(
+        &mut self,
+        pages: Vec<JobPage>,
+        sharing: Sharing,
+        epochs: &[(String, u64)],
+        resources: Resources,
+    ) -> Result<Plan> {
         self.pasts.retain(|path, _| pages.iter().any(|page| page.path == *path));
         let mut plan = Plan::default();
         let mut running = Vec::new();
@@ -88,7 +97,7 @@ impl Watcher {
                 None => running.push(self.look(page)),
             }
         }
-        divide(running, way, resources, &mut plan)?;
+        divide(running, sharing, epochs, resources, &mut plan)?;
         Ok(plan)
     }
 
@@ -198,10 +207,40 @@ fn ratio(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
-/// A job that is not measured yet gets an equal part of both; the others divide the rest.
-fn divide(running: Vec<Running>, way: Way<'_>, resources: Resources, plan: &mut Plan) -> Result<()> {
+impl Running {
+    /// Seconds that it would still run if it never waited, from the beginning of its epoch on.
+    fn left_s(&self, epochs: &[(String, u64)]) -> Option<f64> {
+        let measured = self.measured.as_ref()?;
+        let (_, epochs) = epochs.iter().find(|(name, _)| *name == self.page.identity.job)?;
+        let left = epochs.saturating_sub(self.page.snapshot.get("epoch").unwrap_or(0));
+        Some(left as f64 * measured.dataset_bytes / measured.ideal_bytes_per_s)
+    }
+}
+
+/// A job that is not measured yet, or of which nothing tells how long it runs where that counts, gets an equal part of
+/// both; the others divide the rest.
+fn divide(
+    running: Vec<Running>,
+    sharing: Sharing,
+    epochs: &[(String, u64)],
+    resources: Resources,
+    plan: &mut Plan,
+) -> Result<()> {
     let all = running.len().max(1) as f64;
-    let (known, new): (Vec<_>, Vec<_>) = running.into_iter().partition(|job| job.measured.is_some());
+    let divides = |job: &Running| match sharing {
+        Sharing::Sjf => job.left_s(epochs).is_some(),
+        _ => job.measured.is_some(),
+    };
+    let (known, new): (Vec<_>, Vec<_>) = running.into_iter().partition(divides);
+    let left_s: Vec<f64> = known.iter().filter_map(|job| job.left_s(epochs)).collect();
+    let way = match sharing {
+        Sharing::MaxMin => Way::MaxMin,
+        Sharing::Fifo => Way::Fifo,
+        Sharing::Sjf => Way::Sjf(&left_s),
+        Sharing::InOrder => Way::InOrder,
+        Sharing::EqualSplit => Way::EqualSplit,
+        Sharing::Aiv => Way::Aiv,
+    };
     let mut left = resources;
     for job in new {
         let cache = (resources.cache_bytes / all).min(job.most_bytes);

@@ -11,7 +11,19 @@ fn args(text: &str, sharing: Sharing) -> (tempfile::NamedTempFile, AllocateArgs)
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), text).unwrap();
     let jobs = Some(file.path().to_owned());
-    (file, AllocateArgs { jobs, sharing, apply: false, watch: false, cache: None, bandwidth: None, json: false })
+    (
+        file,
+        AllocateArgs {
+            jobs,
+            sharing,
+            apply: false,
+            watch: false,
+            cache: None,
+            bandwidth: None,
+            epochs: Vec::new(),
+            json: false,
+        },
+    )
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use super::units::bytes;
+use super::units::{bytes, job_epochs};
 
 /// `lossfeed allocate`.
 #[derive(Debug, Clone, Args)]
@@ -24,6 +24,9 @@ pub struct AllocateArgs {
     /// Bytes a second that all jobs may read from the store together, as in 200MB
     #[arg(long, value_name = "SIZE", value_parser = bytes, requires = "apply")]
     pub bandwidth: Option<u64>,
+    /// How many epochs a job runs in all, for --sharing sjf; once for each job
+    #[arg(long, value_name = "JOB=N", value_parser = job_epochs, requires = "apply")]
+    pub epochs: Vec<(String, u64)>,
     /// Who comes first
     #[arg(long, value_enum, value_name = "WAY", default_value = "max-min")]
     pub sharing: Sharing,

@@ -13,6 +13,17 @@ pub fn positive(text: &str) -> Result<f64, String> {
     }
 }
 
+/// "resnet=90" → the job and its number of epochs. A job's name may have a "=" in it.
+///
+/// # Errors
+/// The form that the option takes.
+pub fn job_epochs(text: &str) -> Result<(String, u64), String> {
+    match text.rsplit_once('=').map(|(job, epochs)| (job, epochs.parse())) {
+        Some((job, Ok(epochs))) if !job.is_empty() && epochs > 0 => Ok((job.to_owned(), epochs)),
+        _ => Err("must be a job's name and its number of epochs, as in resnet=90".to_owned()),
+    }
+}
+
 /// A share from 0 to 1.
 ///
 /// # Errors

@@ -106,11 +106,22 @@ pub fn by_aiv(cluster: &Cluster, benefits: &[f64]) -> Result<Allocation> {
     if benefits.len() != jobs.len() {
         return Err(Error::settings(format!("{} benefits of {} jobs", benefits.len(), jobs.len())));
     }
-    let mut most = vec![0.0_f64; cluster.datasets().len()];
     for (job, &benefit) in jobs.iter().zip(benefits) {
         if !benefit.is_finite() || benefit <= 0.0 {
             return Err(Error::settings(format!("job {} has a benefit of {benefit}: give one above 0", job.name)));
         }
+    }
+    let cache_bytes = cache_by_value(cluster, benefits);
+    let wanted: Vec<f64> =
+        jobs.iter().map(|job| job.ideal_bytes_per_s * (1.0 - job.hits.at(cache_bytes[job.dataset]))).collect();
+    let link = cluster.resources().bandwidth_bytes_per_s;
+    Ok(Allocation { bandwidth_bytes_per_s: fill(&wanted, &vec![1.0; wanted.len()], link), cache_bytes })
+}
+
+/// See [`by_aiv`]; the benefits are finite and above 0.
+pub(super) fn cache_by_value(cluster: &Cluster, benefits: &[f64]) -> Vec<f64> {
+    let mut most = vec![0.0_f64; cluster.datasets().len()];
+    for (job, &benefit) in cluster.jobs().iter().zip(benefits) {
         if benefit > BENEFIT_MIN {
             // Finite, so that a part of it is one too.
             most[job.dataset] = (most[job.dataset] + benefit).min(f64::MAX);
@@ -133,10 +144,7 @@ pub fn by_aiv(cluster: &Cluster, benefits: &[f64]) -> Result<Allocation> {
         }
         cache_bytes = above(high);
     }
-    let wanted: Vec<f64> =
-        jobs.iter().map(|job| job.ideal_bytes_per_s * (1.0 - job.hits.at(cache_bytes[job.dataset]))).collect();
-    let link = cluster.resources().bandwidth_bytes_per_s;
-    Ok(Allocation { bandwidth_bytes_per_s: fill(&wanted, &vec![1.0; wanted.len()], link), cache_bytes })
+    cache_bytes
 }
 
 #[cfg(test)]

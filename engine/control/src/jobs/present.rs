@@ -4,6 +4,7 @@
 //! divided by what each job misses at the moment: a job whose dataset will be cached wholly still has to fetch it once,
 //! and would wait for ever on a link that is given to it as if its cache were full.
 
+use super::aiv::{cache_by_value, expected_benefits};
 use super::link::{fill, in_turns};
 use super::share::{Pieces, cache_in_order_of_score, equal_split, max_min_of};
 use super::{Allocation, Cluster, Job};
@@ -35,6 +36,9 @@ pub enum Way<'a> {
     /// SiloD with multi-resource SJF (Eq. 7), by the seconds that each job would still run if it never waited: cache
     /// goes to the lowest scores first, and the link is fair.
     Sjf(&'a [f64]),
+    /// iCACHE: samples by aggregated importance value, of [`expected_benefits`]; a fair link. What no job above the
+    /// least benefit reads stays out, even if there is room.
+    Aiv,
     /// Algorithm 2 for the cache, and the link to the jobs in their order.
     InOrder,
     /// The same part of both for every job.
@@ -55,6 +59,7 @@ pub fn at_present(cluster: &Cluster, way: Way<'_>, now: Present<'_>) -> Allocati
         }
         Way::Fifo | Way::InOrder => (pieces.cache_for(&ideal), even),
         Way::Sjf(left_s) => (cache_in_order_of_score(cluster, left_s), even),
+        Way::Aiv => (cache_by_value(cluster, &expected_benefits(cluster)), even),
         Way::EqualSplit => return equal_split(cluster),
     };
     let missed = |(number, job): (usize, &Job)| {
