@@ -68,7 +68,8 @@ const EFFECT: &[(&str, u32)] = &[
     ("engine", 6),
 ];
 
-/// The folders of the source's crate by rank, and what is beside them for all of them.
+/// The folders of the source's crate by rank (`decode` is a crate of its own, under its old name), and what is beside
+/// them for all of them.
 const SOURCE: &[(&str, u32)] =
     &[("decode", 0), ("sample", 1), ("options", 2), ("request", 3), ("format", 4), ("wrap", 5), ("place", 6)];
 const BESIDE_SOURCE: &[&str] = &["stop", "shown", "runtime", "tune", "process"];
@@ -162,6 +163,10 @@ const MAY_NOT_DEPEND: &[(&str, &[&str])] = &[
     ("engine/stats/Cargo.toml", &["lossfeed", "lossfeed-kernels", "tokio", "object_store", "cudarc"]),
     ("engine/disk/Cargo.toml", &["lossfeed", "lossfeed-kernels", "lossfeed-stats", "tokio", "object_store", "cudarc"]),
     ("engine/node/Cargo.toml", &["lossfeed", "lossfeed-control", "lossfeed-stats", "tokio", "object_store", "cudarc"]),
+    (
+        "engine/decode/Cargo.toml",
+        &["lossfeed", "lossfeed-source", "lossfeed-stats", "lossfeed-sync", "tokio", "object_store", "pyo3", "cudarc"],
+    ),
     (
         "engine/source/Cargo.toml",
         &["lossfeed", "lossfeed-stats", "lossfeed-journal", "lossfeed-cli", "lossfeed-lab", "pyo3", "clap", "cudarc"],
