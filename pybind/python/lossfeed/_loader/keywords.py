@@ -225,7 +225,8 @@ def score(value: Any) -> str | None:
     if isinstance(value, str) and value == "rank":
         former("score='rank'", "score='batch_rank'")
         return "batch_rank"
-    return choice("score", value, *get_args(literals.Score))
+    known: tuple[str, ...] = get_args(literals.Score)
+    return choice("score", value, *known)
 
 
 def scores(value: Any, score: Any) -> Any:
