@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
 use lossfeed::ErrorKind;
-use lossfeed::source::{Decoder, ImageMode, OpenOptions, Resize, Scratch, Source, endings, open};
+use lossfeed::source::{Decoder, ImageMode, OpenOptions, Resize, Scratch, Source, decoder_of, endings, open};
 use proptest::prelude::*;
 
 fn here(parts: &[&str]) -> PathBuf {
@@ -75,7 +75,7 @@ static DECODERS: LazyLock<[Decoder; 2]> = LazyLock::new(|| {
     let shard = open_shard("links.tar").unwrap();
     let whole = Resize { to: (8, 8), crop: None };
     [whole, Resize { crop: Some((5, 7)), ..whole }]
-        .map(|resize| Decoder::for_source(&*shard, ImageMode::Rgb, Some(resize)).unwrap())
+        .map(|resize| decoder_of(&*shard, ImageMode::Rgb, Some(resize)).unwrap())
 });
 
 /// Stretched and cropped: what is refused in one way is refused in the other.

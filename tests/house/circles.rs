@@ -13,6 +13,7 @@ const CRATES: &[&str] = &[
     "engine/src/",
     "engine/control/src/",
     "engine/stats/src/",
+    "engine/decode/src/",
     "engine/disk/src/",
     "engine/source/src/",
     "engine/cli/src/",

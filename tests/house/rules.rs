@@ -68,7 +68,8 @@ const EFFECT: &[(&str, u32)] = &[
     ("engine", 6),
 ];
 
-/// The folders of the source's crate by rank, and what is beside them for all of them.
+/// The folders of the source's crate by rank (`decode` is a crate of its own, under its old name), and what is beside
+/// them for all of them.
 const SOURCE: &[(&str, u32)] =
     &[("decode", 0), ("sample", 1), ("options", 2), ("request", 3), ("format", 4), ("wrap", 5), ("place", 6)];
 const BESIDE_SOURCE: &[&str] = &["stop", "shown", "runtime", "tune", "process"];
@@ -133,7 +134,7 @@ const MAY_NOT_DEPEND: &[(&str, &[&str])] = &[
             "lossfeed-candle",
             "pyo3",
             "clap",
-            "ratatui",
+            "crossterm",
             "tokio",
             "object_store",
             "cudarc",
@@ -163,12 +164,16 @@ const MAY_NOT_DEPEND: &[(&str, &[&str])] = &[
     ("engine/disk/Cargo.toml", &["lossfeed", "lossfeed-kernels", "lossfeed-stats", "tokio", "object_store", "cudarc"]),
     ("engine/node/Cargo.toml", &["lossfeed", "lossfeed-control", "lossfeed-stats", "tokio", "object_store", "cudarc"]),
     (
+        "engine/decode/Cargo.toml",
+        &["lossfeed", "lossfeed-source", "lossfeed-stats", "lossfeed-sync", "tokio", "object_store", "pyo3", "cudarc"],
+    ),
+    (
         "engine/source/Cargo.toml",
         &["lossfeed", "lossfeed-stats", "lossfeed-journal", "lossfeed-cli", "lossfeed-lab", "pyo3", "clap", "cudarc"],
     ),
     (
         "engine/Cargo.toml",
-        &["lossfeed-cli", "lossfeed-lab", "lossfeed-candle", "pyo3", "clap", "ratatui", "candle-core"],
+        &["lossfeed-cli", "lossfeed-lab", "lossfeed-candle", "pyo3", "clap", "crossterm", "candle-core"],
     ),
     ("engine/cli/Cargo.toml", &["pyo3", "lossfeed-lab", "lossfeed-python", "lossfeed-candle", "candle-core"]),
     // Nothing of the product looks at it, and it does without the engine.
@@ -176,7 +181,7 @@ const MAY_NOT_DEPEND: &[(&str, &[&str])] = &[
     // Optional: it looks down on engine and kernels, and nobody looks at it.
     (
         "engine/candle/Cargo.toml",
-        &["lossfeed-cli", "lossfeed-lab", "lossfeed-python", "pyo3", "clap", "ratatui", "tokio"],
+        &["lossfeed-cli", "lossfeed-lab", "lossfeed-python", "pyo3", "clap", "crossterm", "tokio"],
     ),
     ("pybind/Cargo.toml", &["lossfeed-lab", "lossfeed-candle", "candle-core"]),
 ];

@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::interrupt::Wait;
 use crate::loader::RecordSizes;
 use crate::settings::CacheForm;
-use crate::source::{Concat, Decoder, Form, ImageMode, Resize, Scratch, Source, picture_and_tail};
+use crate::source::{Concat, Decoder, Form, ImageMode, Resize, Scratch, Source, decoder_of, picture_and_tail};
 use crate::types::{SampleId, TensorSpec};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ impl Dataset {
     /// gives.
     pub fn new(source: Arc<dyn Source>, mode: ImageMode, resize: Option<Resize>) -> Result<Self> {
         let decoder = match source.form() {
-            Form::Images { .. } => Some(Decoder::for_source(&*source, mode, resize)?),
+            Form::Images { .. } => Some(decoder_of(&*source, mode, resize)?),
             Form::Rows(_) | Form::Fields(_) if resize.is_some() => {
                 return Err(Error::settings("resize= is for images, and this dataset holds tensors: remove it"));
             }

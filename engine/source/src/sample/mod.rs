@@ -29,7 +29,7 @@ pub use fields::Fields;
 pub use fingerprint::Fingerprint;
 pub use payload::{apart, picture_and_tail};
 pub use pieces::{Piece, PieceKind};
-pub use probe::sizes;
+pub use probe::{decoder_of, sizes};
 pub use tiers::{CircuitNumbers, PoolNumbers};
 
 use crate::error::Result;

@@ -7,6 +7,7 @@ mod identity;
 mod link_model;
 mod on_disk;
 mod permits;
+mod probe;
 mod ranged;
 mod stop;
 mod store;

@@ -159,6 +159,7 @@ mod tests {
 
     use super::*;
     use crate::decode::ImageMode;
+    use crate::sample::decoder_of;
     use crate::tests::png;
     use crate::types::TensorSpec;
 
@@ -215,7 +216,7 @@ mod tests {
 
     fn of(inner: &Arc<Damaged>) -> (Arc<dyn Source>, Decoder) {
         let inner: Arc<dyn Source> = inner.clone();
-        let decoder = Decoder::for_source(&*inner, ImageMode::Rgb, None).unwrap();
+        let decoder = decoder_of(&*inner, ImageMode::Rgb, None).unwrap();
         (decoded(inner, decoder.clone()).unwrap(), decoder)
     }
 
@@ -249,7 +250,7 @@ mod tests {
         assert_eq!(source.form(), &Form::Rows(decoder.spec().clone()));
         assert_eq!((source.size(0), source.size(3)), (Size::known(decoder.spec().bytes() as u64), Size::default()));
         assert_eq!((source.digest(), source.name(1)), (inner.digest(), inner.name(1)));
-        let gray = Decoder::for_source(&*source_of(&inner), ImageMode::Gray, None).unwrap();
+        let gray = decoder_of(&*source_of(&inner), ImageMode::Gray, None).unwrap();
         let gray = decoded(source_of(&inner), gray).unwrap();
         let proofs = [source.proof(0), source.proof(1), gray.proof(0), inner.proof(0)];
         assert!(proofs.iter().enumerate().all(|(k, proof)| !proofs[..k].contains(proof)), "{proofs:?}");

@@ -281,7 +281,7 @@ fn standard(mut tables: &[u8]) -> Option<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decode::tests::golden;
+    use crate::tests::golden;
 
     #[test]
     fn tables_that_encoders_write_by_default_are_left_out_and_others_are_not() {

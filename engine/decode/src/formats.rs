@@ -12,7 +12,7 @@ impl Format {
     ///
     /// # Errors
     /// `Sample` for bytes of another kind.
-    pub(super) fn of(encoded: &[u8]) -> Result<&'static Self> {
+    pub(crate) fn of(encoded: &[u8]) -> Result<&'static Self> {
         find(encoded).ok_or_else(|| {
             let names: Vec<&str> = FORMATS.iter().map(|format| format.name).collect();
             let start: Vec<String> = encoded.iter().take(8).map(|b| format!("{b:02x}")).collect();
@@ -47,19 +47,19 @@ pub fn ending_of(encoded: &[u8]) -> Option<&'static str> {
 }
 
 /// Whether files that end so are images. Case does not matter.
-pub(crate) fn is_ending(ending: &str) -> bool {
+pub fn is_ending(ending: &str) -> bool {
     known().any(|known| known.eq_ignore_ascii_case(ending))
 }
 
 /// Whether a name says it is an image this engine decodes. Content decides at decode time; the name decides what is a
 /// sample at all.
-pub(crate) fn is_image(name: &str) -> bool {
+pub fn is_image(name: &str) -> bool {
     let extension = name.rsplit('/').next().unwrap_or(name).rsplit_once('.').map(|(_, e)| e).unwrap_or("");
     is_ending(extension)
 }
 
 /// All endings for a message: `.jpg, .jpeg, … or .ppm`.
-pub(crate) fn endings_said() -> String {
+pub fn endings_said() -> String {
     listed(&known().map(|ending| format!(".{ending}")).collect::<Vec<_>>(), "or")
 }
 

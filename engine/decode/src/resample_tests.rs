@@ -2,10 +2,9 @@
 
 use proptest::prelude::*;
 
-use super::tests::golden;
+use super::tests::{golden, refusal};
 use super::*;
 use crate::error::ErrorKind;
-use crate::tests::refusal;
 use lossfeed_kernels::image::CropKind;
 
 /// The definition: every pixel of a result is the mean of all pixels, weighted by a triangle around its centre that is

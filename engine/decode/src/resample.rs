@@ -17,14 +17,14 @@ pub struct Resize {
 
 impl Resize {
     /// Height and width of what it makes.
-    pub(crate) fn size(&self) -> [usize; 2] {
+    pub(super) fn size(&self) -> [usize; 2] {
         self.crop.unwrap_or(self.to).into()
     }
 
     /// What it takes of an image of `size`.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::Settings`] for sizes that make no sense.
+    /// `Settings` for sizes that make no sense.
     pub fn region(&self, size: (usize, usize)) -> Result<Region> {
         Ok(match self.fit()? {
             Fit::Stretch => Region::whole(size.into()),
@@ -33,7 +33,7 @@ impl Resize {
     }
 
     /// Checked.
-    pub(crate) fn fit(&self) -> Result<Fit> {
+    pub(super) fn fit(&self) -> Result<Fit> {
         let (height, width) = self.to;
         if height == 0 || width == 0 || height.saturating_mul(width) > MAX_PIXELS {
             return Err(Error::settings(format!(

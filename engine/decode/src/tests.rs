@@ -1,15 +1,10 @@
 //! Pixels against Pillow's (`tests/golden/images`, written by its `make.py`), and what is refused.
 
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use super::contain::contained;
 use super::*;
 use crate::error::ErrorKind;
-use crate::format::Arrays;
-use crate::sample::{Facts, Form, Payload, Size, Source, Traffic};
-use crate::tests::refusal;
-use crate::types::SampleId;
 
 const HEIGHT: usize = 13;
 const WIDTH: usize = 17;
@@ -19,40 +14,22 @@ pub(super) fn golden(name: &str) -> Vec<u8> {
     std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// Encoded images in memory, all of class 0.
-struct Images(Vec<Vec<u8>>, Facts);
-
-impl Images {
-    fn new(images: Vec<Vec<u8>>) -> Self {
-        let form = Form::Images { tailed: false };
-        let facts = Facts::new(images.len(), "images", form, TensorSpec::no_target());
-        Self(images, facts)
-    }
+/// A gray PNG of 2 × 3 pixels, all of `value`.
+fn gray(value: u8) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut encoder = ::png::Encoder::new(&mut bytes, 3, 2);
+    encoder.set_color(::png::ColorType::Grayscale);
+    let mut writer = encoder.write_header().unwrap();
+    writer.write_image_data(&[value; 6]).unwrap();
+    writer.finish().unwrap();
+    bytes
 }
 
-impl Source for Images {
-    fn facts(&self) -> &Facts {
-        &self.1
-    }
-    fn name(&self, id: SampleId) -> String {
-        format!("image {id}")
-    }
-    fn size(&self, id: SampleId) -> Size {
-        Size::known(self.0[id as usize].len() as u64)
-    }
-    fn fetch_by(
-        &self,
-        _: u64,
-        _: &dyn Fn() -> bool,
-        ids: &[SampleId],
-        sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
-    ) -> Traffic {
-        for (k, &id) in ids.iter().enumerate() {
-            if sink(k, Ok(Payload::new(&self.0[id as usize], &[]))).is_break() {
-                return Traffic::default();
-            }
-        }
-        Traffic::default()
+pub(super) fn refusal<T>(result: Result<T>, kind: ErrorKind, words: &[&str]) {
+    let Err(error) = result else { panic!("this should have been refused: {words:?}") };
+    assert_eq!(error.kind(), kind, "{error}");
+    for word in words {
+        assert!(error.to_string().contains(word), "{word:?} is missing from: {error}");
     }
 }
 
@@ -124,7 +101,7 @@ fn resizing_equals_pillows_bilinear() {
 
 #[test]
 fn resizing_makes_ragged_images_one_shape_and_leaves_fitting_ones_alone() {
-    let (a, b) = (golden("rgb.png"), crate::tests::png(200));
+    let (a, b) = (golden("rgb.png"), gray(200));
     let to = decoder(&a, ImageMode::Auto, Some((HEIGHT, WIDTH))).unwrap();
     assert!(decode(&to, &a).unwrap() == golden("rgb.png.rgb"));
     assert_eq!(decode(&to, &b).unwrap(), vec![200; HEIGHT * WIDTH * 3]);
@@ -146,7 +123,7 @@ fn auto_follows_the_first_image_and_never_drops_colour() {
 #[test]
 fn ragged_images_are_refused_with_both_shapes_and_the_remedy() {
     let decoder = decoder(&golden("rgb.png"), ImageMode::Auto, None).unwrap();
-    refusal(decode(&decoder, &crate::tests::png(1)), ErrorKind::Sample, &["2 × 3", "13 × 17", "resize=(13, 17)"]);
+    refusal(decode(&decoder, &gray(1)), ErrorKind::Sample, &["2 × 3", "13 × 17", "resize=(13, 17)"]);
 }
 
 #[test]
@@ -173,22 +150,7 @@ fn a_png_cut_within_its_pixels_is_refused() {
 }
 
 #[test]
-fn the_shape_comes_from_the_first_image_that_decodes() {
-    let images = Images::new(vec![b"junk".to_vec(), golden("rgb.png")]);
-    assert_eq!(Decoder::for_source(&images, ImageMode::Auto, None).unwrap().spec().shape, [HEIGHT, WIDTH, 3]);
-    let junk = Images::new(vec![b"junk".to_vec(); 20]);
-    refusal(
-        Decoder::for_source(&junk, ImageMode::Auto, None),
-        ErrorKind::Sample,
-        &["first 16 samples", "image 0", "6a 75 6e 6b"],
-    );
-}
-
-#[test]
 fn what_cannot_be_decoded_is_refused_at_construction() {
-    let rows =
-        Arrays::new(vec![0; 4], TensorSpec::new(Dtype::U8, [4]), vec![0; 8], TensorSpec::class_index(), 1).unwrap();
-    refusal(Decoder::for_source(&rows, ImageMode::Auto, None), ErrorKind::Usage, &["rows"]);
     for resize in [(0, 5), (5, 0), (1 << 20, 1 << 20), (usize::MAX, usize::MAX)] {
         refusal(decoder(&golden("rgb.png"), ImageMode::Auto, Some(resize)), ErrorKind::Settings, &["resize="]);
     }

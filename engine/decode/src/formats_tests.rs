@@ -1,9 +1,8 @@
 //! Every format but JPEG and PNG: pixels against Pillow's, and what is refused.
 
-use super::tests::{decode, decoder, distance, golden};
+use super::tests::{decode, decoder, distance, golden, refusal};
 use super::*;
 use crate::error::ErrorKind;
-use crate::tests::refusal;
 
 /// Images without loss, all 17 × 13, and whether each is in colour.
 const EXACT: [(&str, bool); 34] = [

@@ -1,6 +1,6 @@
 //! Encoded images to pixels: u8, height × width × channels, straight into the caller's buffer.
 //!
-//! Each format is one file or folder: `jpeg.rs`, `png.rs`, `webp.rs`, `tiff/`, `bmp.rs`, `gif.rs`, `pnm.rs`.
+//! A crate of its own, for what needs pixels and no dataset. Each format is one file or folder: `jpeg.rs`, `png.rs`, `webp.rs`, `tiff/`, `bmp.rs`, `gif.rs`, `pnm.rs`.
 //! `formats.rs` lists them and tells them apart by content, `pixels.rs` makes the channels that were asked for
 //! (decision 41).
 //!
@@ -32,19 +32,18 @@ mod tests;
 mod tiff;
 mod webp;
 
-pub use formats::{ending_of, endings};
-pub(crate) use formats::{endings_said, is_ending, is_image};
+pub use formats::{ending_of, endings, endings_said, is_ending, is_image};
 pub use mask::Mask;
 pub use npy::Npy;
-pub use resample::Resize;
-pub use resample::resample;
+pub use resample::{Resize, resample};
 
 use contain::contained;
+use lossfeed_control::{error, types};
 use lossfeed_kernels::image::{Region, ResizedCrop};
 use lossfeed_resize::Resizer;
 
-use crate::error::{Error, Result};
-use crate::types::{Dtype, TensorSpec};
+use error::{Error, Result};
+use types::{Dtype, TensorSpec};
 
 /// Pixels an image may declare. What a header declares is refused beyond it before anything is allocated: 64 Mi pixels
 /// of RGB are 192 MiB for each decoding thread.
@@ -126,7 +125,7 @@ pub struct Decoder {
 
 /// How an image of any size becomes one of the dataset's.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Fit {
+enum Fit {
     /// All of it, whatever its aspect ratio.
     Stretch,
     /// A part of it.
@@ -134,15 +133,21 @@ pub(crate) enum Fit {
 }
 
 impl Decoder {
-    pub(crate) fn new(first: Head, mode: ImageMode, resize: Option<([usize; 2], Fit)>) -> Self {
-        let (size, fit) = resize.map_or((first.size(), None), |(size, fit)| (size, Some(fit)));
+    /// A decoder for images like `first`, whose shape is what `resize` makes or that of `first`.
+    ///
+    /// # Errors
+    /// `Settings` for a resize of 0 or beyond [`MAX_PIXELS`]; `Sample` if `first` does not decode.
+    pub fn for_image(first: &[u8], mode: ImageMode, resize: Option<Resize>) -> Result<Self> {
+        let fit = resize.map(|resize| Ok((resize.size(), resize.fit()?))).transpose()?;
+        let first = probe(first)?;
+        let (size, fit) = fit.map_or((first.size(), None), |(size, fit)| (size, Some(fit)));
         let channels = match mode {
             ImageMode::Rgb => 3,
             ImageMode::Gray => 1,
             ImageMode::Auto => 1 + 2 * usize::from(first.color),
         };
         let spec = TensorSpec::new(Dtype::U8, [size[0], size[1], channels]);
-        Self { spec, size, channels, fit, auto: mode == ImageMode::Auto }
+        Ok(Self { spec, size, channels, fit, auto: mode == ImageMode::Auto })
     }
 
     /// Element type (u8) and shape (height, width, channels) of what [`decode`](Self::decode) writes.
@@ -262,7 +267,7 @@ type RegionOf<'a> = dyn Fn([usize; 2]) -> Result<Region> + 'a;
 
 /// What an image's header declares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Head {
+struct Head {
     height: usize,
     width: usize,
     color: bool,
@@ -309,7 +314,7 @@ struct Format {
 type Then<'a> = &'a mut dyn FnMut(&mut dyn Image) -> Result<()>;
 
 /// Reads a header and decodes the image once, so that what follows from it is known to hold.
-pub(crate) fn probe(encoded: &[u8]) -> Result<Head> {
+fn probe(encoded: &[u8]) -> Result<Head> {
     let format = Format::of(encoded)?;
     let mut found = None;
     contained(format.name, encoded.len(), &mut Scratch::default(), |_| {
@@ -323,8 +328,11 @@ pub(crate) fn probe(encoded: &[u8]) -> Result<Head> {
     found.ok_or_else(|| Error::internal("an image that was opened and not handed over"))
 }
 
-/// Height and width that a header declares.
-pub(crate) fn size_of(encoded: &[u8]) -> Result<Option<[usize; 2]>> {
+/// Height and width that an image's header declares.
+///
+/// # Errors
+/// `Sample` for bytes of no format that is read, and for a corrupt header.
+pub fn size_of(encoded: &[u8]) -> Result<Option<[usize; 2]>> {
     let (format, mut found) = (Format::of(encoded)?, None);
     contained(format.name, encoded.len(), &mut Scratch::default(), |_| {
         (format.open)(encoded, 3, &mut |image| {
