@@ -6,13 +6,17 @@ Quick to change, so an idea is tried here before it is built, and ideas that cam
 again. The network, the optimiser and the schedule are those of ``lossfeed train``; a fifth of CIFAR-10 is cached. The
 engine's own numbers come from ``cifar_table.py``.
 
-A plan says how each epoch is drawn, separated by commas; ``*9`` repeats one nine times. ``+crop-flip`` at its end
-augments, ``+batch`` gives the samples of a batch one score, the mean of its losses (a control), ``lr=0.035@`` before it
-sets another rate. Ways to draw an epoch:
+A plan says how each epoch is drawn, separated by commas; ``*9`` repeats one nine times. ``lr=0.035@`` before it sets
+another rate. Words at its end: ``+crop-flip`` augments; controls are ``+batch`` (the samples of a batch get one score,
+the mean of its losses: BLS, arXiv 2604.04681), ``+noise`` (scores are random) and ``+linupper`` (the loss is weighted
+within each batch by a softmax of the losses, scaled to ±1 and cut at 0: LinUpper, arXiv 2502.06733, r = 1). Ways to
+draw an epoch:
 
 ``uniform``     every sample once; what is cached stays
 ``echo``        a buffer that turns over: ``phi`` of a batch is new, the rest passes over the buffer; ``by_score=1``: the
-                rest is drawn by score and weighted
+                rest is drawn by score and weighted; ``order_dp=1``: a pass over the buffer is as with ``order-dp``
+``order-dp``    of a random 75 % of the samples the 85 % with the largest last losses, unweighted (OrderDP, arXiv
+                2606.08574), so often that an epoch has as many steps
 ``cost-aware``  by score and what a fetch costs (``kappa``, or ``fetches``: the share that may miss), shuffled;
                 ``strat=1``: each batch gets its part of each weight; ``norm=1``: weights of a batch have mean 1
 ``mixed``       the same with ``strat=1`` and a sample's draws far apart (``spread=0``: not so); ``carry=1``: what was
@@ -77,6 +81,8 @@ class Feed:
         self.is_cached = np.zeros(self.samples, bool)
         self.fetched = 0
         self.belief = np.full(self.samples, np.nan, np.float32)
+        # As OrderDP's code has it: 3 until a sample is met.
+        self.loss = np.full(self.samples, 3, np.float32)
         self.stream: list[int] = []
         self.deck: list[int] = []
         self.due: np.ndarray | None = None
@@ -94,8 +100,21 @@ class Feed:
         belief[np.isnan(belief)] = most
         return floor + (1 - floor) * np.minimum(belief / mean, 100)
 
+    def _hardest(self, ids: np.ndarray) -> np.ndarray:
+        """OrderDP's choice of `ids`, shuffled."""
+        some = self.rng.choice(ids, int(0.75 * len(ids)), replace=False)
+        return self.rng.permutation(some[np.argsort(-self.loss[some])[: int(0.85 * len(some))]])
+
+    def order_dp(self) -> Batches:
+        order = self._hardest(np.arange(self.samples))
+        while len(order) < self.steps * BATCH:
+            order = np.concatenate([order, self._hardest(np.arange(self.samples))])
+        yield from self._pass(order)
+
     def uniform(self) -> Batches:
-        order = self.rng.permutation(self.samples)
+        yield from self._pass(self.rng.permutation(self.samples))
+
+    def _pass(self, order: np.ndarray) -> Batches:
         for step in range(self.steps):
             ids = order[step * BATCH : (step + 1) * BATCH]
             for i in ids[~self.is_cached[ids]]:
@@ -105,7 +124,7 @@ class Feed:
                     self.is_cached[i] = True
             yield ids, np.ones(BATCH, np.float32)
 
-    def echo(self, phi: float, by_score: bool = False, strat: bool = False) -> Batches:
+    def echo(self, phi: float, by_score: bool = False, strat: bool = False, order_dp: bool = False) -> Batches:
         left_over = 0.0
         for _ in range(self.steps):
             fresh = BATCH
@@ -125,7 +144,8 @@ class Feed:
                 drawn = order[np.minimum(marks, len(ids) - 1)]
                 again, weights[fresh:] = list(ids[drawn]), 1 / (len(ids) * chance[drawn])
             while len(again) < BATCH - fresh:
-                self.deck = self.deck or list(self.rng.permutation(np.array(self.cached)))
+                cached = np.array(self.cached)
+                self.deck = self.deck or list(self._hardest(cached) if order_dp else self.rng.permutation(cached))
                 if self.is_cached[i := self.deck.pop()]:
                     again.append(i)
             for i in new:
@@ -244,7 +264,7 @@ def epochs(plan: str) -> list[tuple[str, dict[str, Any]]]:
     for item in plan.split(","):
         item, _, times = item.partition("*")
         way, *options = item.split(":")
-        if way not in ("uniform", "echo", "cost-aware", "mixed"):
+        if way not in ("uniform", "echo", "cost-aware", "mixed", "order-dp"):
             raise SystemExit(f"{plan}: there is no way to draw an epoch called {way!r}")
         given = dict(option.split("=") for option in options)
         ways += [(way.replace("-", "_"), {name: float(value) for name, value in given.items()})] * int(times or 1)
@@ -262,19 +282,26 @@ def augmented(pictures: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
     return torch.stack([wide[i, y : y + 32, x : x + 32] for i, (y, x) in enumerate(corners)])
 
 
-def train(data: Data, plan: str, seed: int) -> dict[str, Any]:
+def linupper(losses: torch.Tensor) -> torch.Tensor:
+    """LinUpper's weights of a batch, with a mean of 1."""
+    least, most = losses.min(), losses.max()
+    scaled = (2 * losses - most - least) / (most - least).clamp_min(1e-6)
+    return torch.softmax((scaled + 1).clamp_max(1), 0) * len(losses)
+
+
+def train(data: Data, plan: str, seed: int, width: int, depth: int) -> dict[str, Any]:
     """Trains by a plan and says how it went, epoch by epoch."""
     from lossfeed.train import model
 
     options, _, ways_text = plan.rpartition("@")
     ways_text, *added = ways_text.split("+")
-    if unknown := {*added} - {"crop-flip", "batch"}:
+    if unknown := {*added} - {"crop-flip", "batch", "noise", "linupper"}:
         raise SystemExit(f"{plan}: nothing is called {'+'.join(sorted(unknown))}")
     augment, ways = "crop-flip" in added, epochs(ways_text)
     lr = float(options.removeprefix("lr=") or 0.05)
     torch.manual_seed(seed)
     sample = data.train[::50].float()
-    net = model.build((32, 32, 3), 10, 24, sample.mean((0, 1, 2)), sample.std((0, 1, 2)), 1)
+    net = model.build((32, 32, 3), 10, width, sample.mean((0, 1, 2)), sample.std((0, 1, 2)), depth)
     optimizer = torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9, weight_decay=5e-4, nesterov=True)
     feed = Feed(data.target.numpy(), seed)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=len(ways) * feed.steps, pct_start=0.2)
@@ -285,7 +312,8 @@ def train(data: Data, plan: str, seed: int) -> dict[str, Any]:
             pictures, target = data.train[ids], data.target[ids]
             logs = torch.log_softmax(net(augmented(pictures, feed.rng) if augment else pictures), 1)
             each = -logs.gather(1, target[:, None]).squeeze(1)
-            loss = (each * torch.from_numpy(weights)).mean()
+            given_weights = linupper(each.detach()) if "linupper" in added else torch.from_numpy(weights)
+            loss = (each * given_weights).mean()
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
@@ -293,7 +321,9 @@ def train(data: Data, plan: str, seed: int) -> dict[str, Any]:
             with torch.no_grad():
                 error = logs.exp()
                 error[torch.arange(len(target)), target] -= 1
-                feed.learn(ids, (each.mean().expand(BATCH) if "batch" in added else error.norm(dim=1)).numpy())
+                scores = each.mean().expand(BATCH) if "batch" in added else error.norm(dim=1)
+                feed.learn(ids, (torch.rand(BATCH) if "noise" in added else scores).numpy())
+                feed.loss[ids] = each.numpy()
             total += float(loss.detach())
         accuracies.append(accuracy(net, data))
         fetched.append(feed.fetched)
@@ -320,6 +350,10 @@ def main() -> int:
     parser.add_argument("--plans", nargs="+", default=["uniform*10", "uniform,cost-aware:kappa=64*9", "uniform,mixed*9"])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--pictures", type=int, help="train on the first so many (default: all)")
+    parser.add_argument("--width", type=int, default=24, help="channels of the network's first stage")
+    parser.add_argument("--depth", type=int, default=1, help="convolutions in each stage of the network")
+    parser.add_argument("--name", default="levers", help="name of the record")
     parser.add_argument("--threads", type=int, default=1, help="torch threads; several of these may run side by side")
     parser.add_argument("--date", help="name of the record, if not today's date")
     args = parser.parse_args()
@@ -327,14 +361,18 @@ def main() -> int:
     if folder is None:
         return 0
     torch.set_num_threads(args.threads)
-    record = Record("levers", {"batch_size": BATCH, "width": 24, "cached": "20%"}, args.date)
+    settings: dict[str, Any] = {"batch_size": BATCH, "width": args.width, "cached": "20%"}
+    if args.depth > 1 or args.pictures:
+        settings |= {"depth": args.depth, "pictures": args.pictures}
+    record = Record(args.name, settings, args.date)
     data = Data(folder)
+    data.train, data.target = data.train[: args.pictures], data.target[: args.pictures]
     for seed in range(args.first_seed, args.seeds):
         for plan in args.plans:
             with record.locked(f"{plan} {seed}", wait=False) as mine:
                 if not mine or any((r["plan"], r["seed"]) == (plan, seed) for r in record.runs()):
                     continue
-                run = train(data, plan, seed)
+                run = train(data, plan, seed, args.width, args.depth)
                 record.add(run)
                 print(f"{plan} seed {seed}: {100 * run['accuracy']:.2f} %, {run['fetched_samples']:,} fetched", flush=True)
     return 0
