@@ -84,7 +84,7 @@ impl Held {
     pub(super) fn deal(&self, order: &mut Order, ranks: u32, batch_size: usize) {
         let ranks = ranks as usize;
         let step = ranks.saturating_mul(batch_size);
-        if self.any.is_empty() || ranks < 2 || step == 0 {
+        if self.any.is_empty() || ranks < 2 || !(1..=order.ids.len()).contains(&step) {
             return;
         }
         let mut to = vec![usize::MAX; step];
