@@ -240,7 +240,8 @@ impl Rank {
         let pass = self.control.plan_and_begin(plan, 0);
         let mut all = Vec::new();
         while let Turn::Decided(decision) = self.control.decide(pass, &|_| 1) {
-            self.control.learn(Some(decision.serial), decision.rows.iter().map(|row| (row.delivered, score(row.delivered))));
+            self.control
+                .learn(Some(decision.serial), decision.rows.iter().map(|row| (row.delivered, score(row.delivered))));
             all.push(decision.rows.iter().map(|row| (row.delivered, row.weight)).collect());
         }
         self.control.end(pass);
@@ -291,7 +292,11 @@ fn replays_of_own_caches_are_unbiased_for_the_whole_dataset() {
                 let mean = sum / count;
                 let error = ((squares / count - mean * mean).max(0.0) / count).sqrt();
                 let off = (mean - truth) / error;
-                assert!(off.abs() < 5.0, "{} on {world} ranks, step {step}: {mean} for {truth}, z {off:.1}", sampler.name());
+                assert!(
+                    off.abs() < 5.0,
+                    "{} on {world} ranks, step {step}: {mean} for {truth}, z {off:.1}",
+                    sampler.name()
+                );
                 if *step > of_steps.len() / 2 {
                     (tilted, late) = (tilted + plain / count - truth, late + 1.0);
                 }

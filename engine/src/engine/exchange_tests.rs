@@ -184,7 +184,8 @@ fn a_resumed_rank_is_the_rank_that_went_on() {
                 second.iter().zip(&mut seen).for_each(|(rank, seen)| _ = deliver(rank, usize::MAX, seen));
             }
             let until = if whole_run { 6 } else { before + u64::from(taken > 0) };
-            let of = |seen: &[Seen; 2]| seen.clone().map(|seen| seen.into_iter().filter(|b| b.0 < until).collect::<Seen>());
+            let of =
+                |seen: &[Seen; 2]| seen.clone().map(|seen| seen.into_iter().filter(|b| b.0 < until).collect::<Seen>());
             assert!(of(&seen) == of(&expected), "{}: {before} epochs and {taken} batches", sampler.name());
         }
     }

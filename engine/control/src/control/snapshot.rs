@@ -182,8 +182,8 @@ impl Drawing {
             let (_, order) = match drawn.take() {
                 Some(drawn) if drawn.0 == pass => drawn,
                 _ => {
-                    let outlook = self.outlook(pass, &ScoreTable::new(0, 0.0), &|_| false);
-                    (pass, pass_in_blocks(&outlook, self.blocks.of(pass)))
+                    let nothing = ScoreTable::new(0, 0.0);
+                    (pass, pass_in_blocks(&self.outlook(pass, &nothing, &|_| false), self.blocks.of(pass)))
                 }
             };
             let most = (count - stream.ids.len()).min(usize::try_from(piece).unwrap_or(usize::MAX));
