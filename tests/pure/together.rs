@@ -58,7 +58,7 @@ fn rows(order: &Order) -> Vec<(u32, u32)> {
     order.ids.iter().copied().zip(order.weights.iter().map(|weight| weight.to_bits())).collect()
 }
 
-/// The draws of all ranks, step by step, sorted within a step: whoever gets which does not matter.
+/// The draws of all ranks, step by step, sorted within a step: it does not matter which rank gets them.
 fn steps(ranks: &[Order], samples: usize, size: usize, world: u32) -> Vec<Vec<(u32, u32)>> {
     let cut = |rank: usize| Batches::new(samples, size, false, rank as u32, world).unwrap();
     let mut steps = vec![Vec::new(); cut(0).len()];
@@ -89,7 +89,8 @@ proptest! {
             }
             for sampler in that_look_at_caches() {
                 let ranks: Vec<Order> = (0..world)
-                    .map(|rank| drawing(sampler, samples as u32, seed, (rank, world), size).draw_shared(epoch, &shared).unwrap())
+                    .map(|rank| drawing(sampler, samples as u32, seed, (rank, world), size))
+                    .map(|rank| rank.draw_shared(epoch, &shared).unwrap())
                     .collect();
                 let owned: Vec<u32> = (0..samples as u32).collect();
                 let resident = |id: u32| caches.iter().any(|has| has[id as usize]);
@@ -120,8 +121,8 @@ proptest! {
         }
     }
 
-    /// One stream for all ranks: whatever its blocks, their places have each sample once a pass, and what a rank is told
-    /// of passes and places agrees with what it draws.
+    /// One stream for all ranks: whatever its blocks, their places have each sample once a pass, and what a rank is
+    /// told of passes and places agrees with what it draws.
     #[test]
     fn ranks_share_one_stream(
         samples in 6u32..90, block in 1u32..9, seed in 0u64..50, position in 0u64..300, passes in 1u64..4,
@@ -165,9 +166,8 @@ fn quantity(id: u32) -> f64 {
     f64::from(id * 37 % 101) / 30.0 + if resident(id) { 2.0 } else { 0.0 } + if id % 4 == 1 { 1.0 } else { 0.0 }
 }
 
-/// Steps are the mean over ranks of batch means, and batches of ranks may differ in size: over many seeds the mean over an
-/// epoch's steps is the dataset's, within five standard errors. (The smallest z that fails by chance in one of a million
-/// runs of all cases is 5.2; seeds are fixed, so it fails always or never.)
+/// Ranks count alike, though some have a row less: over many seeds the mean over ranks of each rank's weighted mean is
+/// the dataset's, within five standard errors. Seeds are fixed, so it fails always or never.
 #[test]
 fn a_step_of_all_ranks_is_unbiased() {
     const SAMPLES: usize = 101;
@@ -250,8 +250,8 @@ impl Rank {
     }
 }
 
-/// Over many seeds every step of ranks that replay their own caches has the dataset's mean, the first, those while caches
-/// fill, and later ones, whatever scores say: within five standard errors, seeds fixed. And without its weights it has not.
+/// Over many seeds every step of ranks that replay their own caches has the dataset's mean, while caches fill and
+/// later, whatever scores say: within five standard errors, seeds fixed. Without its weights it has not.
 #[test]
 fn replays_of_own_caches_are_unbiased_for_the_whole_dataset() {
     const SAMPLES: u32 = 48;
@@ -306,9 +306,9 @@ fn replays_of_own_caches_are_unbiased_for_the_whole_dataset() {
     }
 }
 
-/// Every complete stay weighs as much, whichever rank a sample came to.
+/// Every stay weighs as much, whichever rank a sample came to.
 #[test]
-fn what_is_new_comes_once_a_pass_whoever_gets_it() {
+fn what_is_new_comes_once_a_pass_whichever_rank_gets_it() {
     const SAMPLES: u32 = 60;
     for world in WORLDS {
         let sampler = SamplerSettings::Echo(Echo { lag: 3, fresh: 0.5, ..Echo::default() });
@@ -319,8 +319,8 @@ fn what_is_new_comes_once_a_pass_whoever_gets_it() {
                 rank.epoch(|_| 1.0).concat().iter().for_each(|&(id, weight)| times[id as usize] += weight);
             }
         }
-        // Forty epochs of half new rows are twenty passes: each sample was new twenty times and used again as often, but
-        // for what is resident at the end and for a cache that begins empty.
+        // Forty epochs of half new rows are twenty passes: each sample was new twenty times and used again as often,
+        // but for what is resident at the end and for a cache that begins empty.
         let (least, most) = times.iter().fold((f32::MAX, 0.0f32), |(l, m), &t| (l.min(t), m.max(t)));
         assert!(least >= 27.0 && most <= 53.0, "{world} ranks: {least} to {most}");
     }

@@ -165,8 +165,8 @@ def test_without_a_process_group_two_ranks_are_refused_and_one_is_not(numbers):
 
 
 def test_every_sampler_draws_over_the_whole_dataset_in_equal_steps(tmp_path):
-    """Each rank has room for a quarter of the samples. Bounds that only a wrong weight or share can leave: weights of an
-    epoch are W/(N q) over systematic draws, so their mean is within a few hundredths of 1."""
+    """Each rank has room for a quarter of the samples. Bounds that only a wrong weight or share can leave: weights of
+    an epoch are 1/(N q) over systematic draws, so their mean is near 1."""
     body = """
     epochs = 7
     pixels = lf.ImageTransform(flip=0.5)

@@ -338,7 +338,7 @@ impl Cache {
     /// The same, and what a buffer sampler has to remember beside it ([`crate::control::Control::buffer_state`]).
     ///
     /// # Errors
-    /// As there, and as [`Self::shared`].
+    /// The same, and those of [`Self::shared`].
     pub fn shared_state(&self, live: Option<(u64, usize)>) -> Result<(Shared, Arc<Vec<News>>, u32, Vec<u32>)> {
         let mut state = self.whole();
         let shared = state.control.shared().ok_or_else(|| Error::internal("this run shares nothing"))?;
@@ -358,8 +358,8 @@ impl Cache {
         bits
     }
 
-    /// The end of an exchange: what all ranks have learned, by rank, becomes what all of them believe; and what each has
-    /// in its cache is known to all.
+    /// The end of an exchange: what all ranks have learned, by rank, becomes what all of them believe, and what each
+    /// has in its cache is known to all.
     ///
     /// # Errors
     /// As [`Self::shared`].

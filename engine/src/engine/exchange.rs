@@ -1,7 +1,7 @@
 //! Ranks that share what they learn: the engine's half of an exchange. Moving bytes between processes is the caller's.
 //!
-//! 1. [`Engine::begin_exchange`] on every rank gives what it brings: a *proposal*, which says what run it is of and what
-//!    it has measured, and as words its news and what is in its cache.
+//! 1. [`Engine::begin_exchange`] on every rank gives what it brings: a *proposal*, which says what run it is of and
+//!    what it has measured, and as words its news and what is in its cache.
 //! 2. Proposals go to all ranks, and [`Engine::agree`] looks at all of them: it answers or refuses on every rank alike,
 //!    so nobody waits for a rank that has given up.
 //! 3. News go to all ranks, and [`Engine::end_exchange`] puts them together.
@@ -28,12 +28,12 @@ struct Proposal {
     step: u32,
     /// The measurement its scores are on; `None` before the first.
     measured: Option<String>,
-    /// Numbers of its news and, behind them, of the samples in its cache.
+    /// Numbers that it brings, and how many of them, at their end, are the samples in its cache.
     words: usize,
     held: usize,
-    /// What it found out about its training loop, in a run that awaits weights.
+    /// Its training loop's use of weights, in a run that awaits them.
     weights: Option<WeightUse>,
-    /// What it saw of the epoch before, where something is set by that.
+    /// Its measurements of the epoch before, if something is set by them.
     seen: Option<Seen>,
     /// Why it cannot take part.
     problem: Option<String>,
@@ -44,7 +44,7 @@ struct Proposal {
 pub struct Agreed {
     /// Numbers that every rank brings, in the order of the proposals.
     pub words: Vec<usize>,
-    /// How many of them, at their end, tell of its cache.
+    /// The part of them, at their end, that tells of its cache.
     held: Vec<usize>,
     /// The ranks, in that order.
     pub ranks: Vec<u32>,
@@ -87,7 +87,7 @@ impl Engine {
         let seen = self.tuning.as_ref().map(|tuning| tuning.lock().offer(&self.feed, epoch));
         let mut identity = self.identity();
         identity.remove("rank");
-        // Whoever limits one rank's cache from outside ends no run.
+        // A limit that is set for one rank's cache from outside must not end the run.
         identity.remove("cache_bytes_now");
         if let Some(weights) = weights {
             identity.insert("draws by weight".into(), (weights == WeightUse::Used).to_string());
@@ -224,7 +224,7 @@ fn news(words: &[u32], samples: usize) -> Result<Vec<News>> {
     news.iter().map(|&words| News::from_words(words, samples)).collect()
 }
 
-/// What a state's numbers begin with, of a rank that shares what it learns.
+/// The first numbers in the state of a rank that shares what it learns.
 pub(super) fn to_state(news: &[News], held: &Held) -> Vec<u32> {
     let count = std::iter::once(news.len() as u32);
     count.chain(news.iter().flat_map(|news| news.to_words())).chain(held.to_words()).collect()

@@ -44,7 +44,7 @@ fn epoch(ranks: &[Engine]) -> Vec<Seen> {
     seen
 }
 
-/// The draws of all ranks in pieces of 80, which are whole steps of 1, 2 and 5 ranks: whoever got which.
+/// The draws of all ranks in pieces of 80, which are whole steps of 1, 2 and 5 ranks, whichever rank got them.
 fn together(seen: &[Seen]) -> Vec<Vec<(u32, u32)>> {
     let of = |seen: &Seen| -> Vec<(u32, u32)> {
         seen.iter().flat_map(|batch| batch.2.iter().copied().zip(batch.3.iter().copied())).collect()
@@ -63,7 +63,7 @@ fn stat(rank: &Engine, name: &str) -> f64 {
     rank.stats().into_iter().find(|(stat, _)| stat == name).unwrap().1
 }
 
-/// Of samplers that do not look at caches, which differ between runs of one rank and of several.
+/// Samplers that do not look at caches, which differ between runs of one rank and of several.
 #[test]
 fn ranks_draw_together_what_one_rank_would_draw() {
     for sampler in [importance(), SamplerSettings::Selective(Selective { stale: 2, ..Selective::default() })] {
@@ -191,8 +191,8 @@ fn a_resumed_rank_is_the_rank_that_went_on() {
     }
 }
 
-/// The state of one rank is enough for all of them, in mid-epoch too, where each epoch has an order: it holds what caches
-/// had when it was drawn.
+/// The state of one rank is enough for all of them, in mid-epoch too, where each epoch has an order: it holds what
+/// caches had when that was drawn.
 #[test]
 fn one_ranks_state_tells_the_others_what_they_have_left() {
     for sampler in [SamplerSettings::CostAware(CostAware::default()), SamplerSettings::Ods(Ods::default())] {
@@ -229,7 +229,7 @@ fn one_ranks_state_tells_the_others_what_they_have_left() {
     assert!(refused.to_string().contains("only that rank's state"), "{refused}");
 }
 
-/// What one rank's loop does, or how long it waited, decides nothing for that rank alone.
+/// One rank's loop, and the time that it waited, decide nothing for that rank alone.
 #[test]
 fn ranks_of_a_chosen_sampler_choose_alike() {
     for augmented in [true, false] {

@@ -334,7 +334,7 @@ fn rest_of(states: &[Checkpoint], before: impl Fn(&Checkpoint) -> Result<usize>)
     })
 }
 
-/// What was read of a budget by all ranks of before, in equal parts. Ranks that exchange scores (`shared`) have one
+/// The bytes that all ranks of before read of a budget, in equal parts. Ranks that exchange scores (`shared`) have one
 /// account of what was read before the epoch.
 fn budget(states: &[Checkpoint], ranks: u32, shared: bool) -> Option<[u64; 4]> {
     let all: Vec<[u64; 4]> = states.iter().filter_map(|state| state.header.tuned.budget).collect();

@@ -228,7 +228,7 @@ proptest! {
             fresh.iter().for_each(|rank| rank.set_epoch(epoch + 1).unwrap());
             let (found, expected) = (lives(&run, &ranks, usize::MAX), lives(&run, &fresh, usize::MAX));
             if exchange {
-                // Whoever has a sample is dealt it, and fresh ranks have none.
+                // A rank that has a sample is dealt it, and fresh ranks have none.
                 prop_assert_eq!(steps(&found), steps(&expected));
             } else {
                 prop_assert_eq!(found, expected);
@@ -237,7 +237,7 @@ proptest! {
     }
 }
 
-/// What ranks delivered in each step, whoever did.
+/// The rows of each step, whichever rank delivered them.
 fn steps(seen: &[Seen]) -> Vec<Vec<(SampleId, u32)>> {
     let step = |at: usize| {
         let of = |seen: &Seen| seen[at].2.iter().copied().zip(seen[at].3.iter().copied()).collect::<Vec<_>>();

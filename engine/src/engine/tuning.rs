@@ -1,5 +1,6 @@
 //! What is set between epochs, from what reading was seen to cost: how much is fetched ([`Pace`]), and how many
-//! neighbours are new together ([`Blocks`]). Ranks that exchange scores tell each other what they saw, and set the same.
+//! neighbours are new together ([`Blocks`]). Ranks that exchange scores tell each other what they saw, and set the
+//! same.
 
 use super::Engine;
 use crate::error::Result;
@@ -19,18 +20,18 @@ pub(super) struct Tuning {
     carried: Observed,
     /// The epoch for which a state has set everything already.
     set_for: Option<u64>,
-    /// Of a rank that exchanges scores.
+    /// Set for a rank that exchanges scores.
     shared: Option<Offer>,
 }
 
-/// What a rank has told the others, and what all of them saw.
+/// The sums that a rank has told the others, and what all of them saw.
 #[derive(Default)]
 struct Offer {
     counted: Counted,
     agreed: Option<Seen>,
 }
 
-/// What a rank saw before an epoch.
+/// A rank's measurements before an epoch.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Seen {
     seconds: f64,
@@ -45,8 +46,8 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// What all ranks saw together. They step together, so the one that waited the largest part of its time tells how
-    /// long all did.
+    /// The measurements of all ranks. They step together, so the one that waited the largest part of its time tells
+    /// how long all did.
     pub(super) fn of_all(ranks: impl Iterator<Item = Self>) -> Option<Self> {
         let waits = |of: &Self| if of.seconds > 0.0 { of.waited_s / of.seconds } else { 0.0 };
         let (mut count, mut requests) = (0u64, 0u128);
@@ -113,7 +114,7 @@ impl Tuning {
         let (counted, carried) = (Counted::default(), Observed::default());
         Self { pace, blocks, sample_bytes, counted, carried, set_for: None, shared: shared.then(Offer::default) }
     }
-    /// What this rank saw before `epoch`, for the others.
+    /// This rank's measurements before `epoch`, for the others.
     pub(super) fn offer(&mut self, feed: &Feed, epoch: u64) -> Seen {
         let now = Counted::now(feed);
         let Observed { seconds, waited_s, rows, fetched, bytes } = self.seen(now);
@@ -123,7 +124,7 @@ impl Tuning {
         let (request_bytes, pass) = (feed.source.link().request_bytes, feed.cache.pass_to_come(epoch));
         Seen { seconds, waited_s, rows, fetched, bytes, request_bytes, pass }
     }
-    /// What all ranks saw: the next epoch is set by it.
+    /// Takes the measurements of all ranks: the next epoch is set by them.
     pub(super) fn agree(&mut self, seen: Option<Seen>) {
         if let Some(offer) = &mut self.shared {
             offer.agreed = seen;

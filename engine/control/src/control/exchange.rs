@@ -85,12 +85,12 @@ pub fn merge(table: &mut ScoreTable, ranks: &[Vec<News>]) {
     all.into_iter().for_each(|news| news.tell(table));
 }
 
-/// What all ranks agreed on at the last exchange: orders are drawn from it.
+/// The facts that all ranks agreed on at the last exchange: orders are drawn from them.
 #[derive(Clone)]
 pub struct Shared {
     /// Beliefs.
     pub table: Arc<ScoreTable>,
-    /// What each rank had in its cache.
+    /// Each rank's cached samples.
     pub held: Arc<Held>,
 }
 
@@ -119,7 +119,7 @@ impl Control {
         let shared = Shared { table: Arc::new(self.scores.clone()), held: Arc::default() };
         Self { exchange: Some(Box::new(Exchange { shared, given: Arc::default(), learned: Vec::new() })), ..self }
     }
-    /// What all ranks agreed on at the last exchange; `None` in a run that shares nothing.
+    /// The facts that all ranks agreed on at the last exchange; `None` in a run that shares nothing.
     pub fn shared(&self) -> Option<Shared> {
         self.exchange.as_ref().map(|exchange| exchange.shared.clone())
     }
@@ -254,7 +254,8 @@ mod tests {
                 if grouping[number] {
                     exchange(&mut ranks);
                     let first = look(ranks[0].scores());
-                    prop_assert!(ranks.iter().all(|r| look(r.scores()) == first && look(&r.shared().unwrap().table) == first));
+                    let shared = |rank: &Control| look(&rank.shared().unwrap().table);
+                    prop_assert!(ranks.iter().all(|r| look(r.scores()) == first && shared(r) == first));
                 }
             }
             exchange(&mut ranks);

@@ -1,17 +1,17 @@
-//! Which samples the ranks of a run have in their caches, and how the draws of an epoch go to the ranks that have them.
+//! The samples in the caches of a run's ranks, and how an epoch's draws go to the ranks that have them.
 //!
-//! A step of all ranks together takes the same draws whoever gets which, and each rank gets as many as it would in turn.
-//! So the mean over ranks of a step's batch means is the mean over the step's draws, as in one process with batches that
-//! are so many times as large: weights need no change.
+//! A step of all ranks takes the same draws whichever rank gets them, and each rank gets as many as it would in turn.
+//! So the mean over ranks of a step's batch means is the mean over the step's draws, as in one process with batches
+//! that are so many times as large: weights need no change.
 
 use crate::error::{Error, Result};
 use crate::sampler::Order;
 use crate::types::SampleId;
 
-/// What ranks have, as they said at the last exchange. The default: no rank has anything.
+/// The cached samples of each rank at the last exchange. The default: no rank has anything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Held {
-    /// By rank a bit for each sample, or nothing.
+    /// A bit for each sample by rank; empty for a rank that has nothing.
     ranks: Vec<Vec<u32>>,
     /// A bit for each sample that any rank has.
     any: Vec<u32>,
@@ -28,8 +28,8 @@ fn bit(words: &[u32], id: SampleId) -> bool {
 }
 
 impl Held {
-    /// What each rank has, in the order of the ranks: a bit for each of `samples`, from the lowest of the first number
-    /// on, or nothing for a rank that has nothing.
+    /// Takes the cached samples of each rank, in the order of the ranks: a bit for each of `samples`, from the lowest
+    /// of the first number on, or no number for a rank that has nothing.
     ///
     /// # Errors
     /// `Settings` for a rank with another number of bits.
@@ -48,13 +48,13 @@ impl Held {
         Ok(if any.iter().any(|&word| word != 0) { Self { ranks, any } } else { Self::default() })
     }
 
-    /// Whether any rank has `id`.
+    /// True if any rank has `id`.
     #[inline]
     pub fn any(&self, id: SampleId) -> bool {
         bit(&self.any, id)
     }
 
-    /// As numbers, for a run's state: how many ranks, then each rank's bits.
+    /// The same as numbers, for a run's state: the number of ranks, then each rank's bits.
     pub fn to_words(&self) -> Vec<u32> {
         let bits = self
             .ranks
@@ -77,10 +77,9 @@ impl Held {
         Ok((Self::new(ranks, samples)?, rest))
     }
 
-    /// Reorders the draws that `ranks` ranks take in turn, `batch_size` a rank and step: within each step a draw goes to
-    /// a rank that has it, to the one with most room if several do, as far as all get equally many. Draws after the last
-    /// full step stay where they are: there ranks' batches may differ in size, and what is drawn must not decide which
-    /// it is in.
+    /// Reorders the draws that `ranks` ranks take in turn, `batch_size` a rank and step: within each step a draw goes
+    /// to a rank that has it, to the one with most room if several do, as far as all get equally many. Draws after the
+    /// last full step stay: there batches may differ in size, and a cache must not decide which one a draw is in.
     pub(super) fn deal(&self, order: &mut Order, ranks: u32, batch_size: usize) {
         let ranks = ranks as usize;
         let step = ranks.saturating_mul(batch_size);
@@ -137,8 +136,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever has what: each step has the draws that it had, with their weights, each rank as many; and no other
-        /// deal of the step by this rule's first part would find more draws a home than their holders have room for.
+        /// Each step has the draws that it had, with their weights, and each rank as many. A draw that goes to another
+        /// rank than one that has it found those full of what they have.
         #[test]
         fn a_step_keeps_its_draws_and_ranks_get_what_they_have(
             draws in prop::collection::vec(0u32..70, 0..120), batch_size in 1usize..6, ranks in 1u32..6,

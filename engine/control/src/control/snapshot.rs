@@ -38,7 +38,7 @@ pub struct Drawing {
     pub together: Option<Together>,
 }
 
-/// How ranks divide what they draw together. `owned` is then every sample, on every rank.
+/// The way in which ranks divide what they draw together. `owned` is then every sample, on every rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Together {
     /// Samples a batch and rank.
@@ -169,9 +169,8 @@ impl Snapshot {
 }
 
 impl Drawing {
-    /// The next `count` samples of this rank's stream from `position` on. The stream is one pass after the other over the
-    /// owned samples, each shuffled in its blocks. Ranks that draw together have one stream, and take pieces of it in
-    /// turn.
+    /// The next `count` samples of this rank's stream from `position` on: pass after pass over the owned samples, each
+    /// shuffled in its blocks. Ranks that draw together have one stream, and take pieces of it in turn.
     pub fn draw_stream(&self, position: u64, count: usize) -> Order {
         let pass_len = self.owned.len().max(1) as u64;
         let mut drawn: Option<(u64, Order)> = None;
@@ -194,7 +193,7 @@ impl Drawing {
         }
         stream
     }
-    /// Where in the stream this rank's place `place` is, and how many of its places follow each other there.
+    /// The position in the stream of this rank's place `place`, and how many of its places follow each other there.
     fn in_stream(&self, place: u64) -> (u64, u64) {
         let Some(together) = self.together else { return (place, u64::MAX) };
         let (granule, ranks) = (u64::from(together.granule.max(1)), u64::from(self.world_size));
@@ -206,7 +205,7 @@ impl Drawing {
     pub(super) fn pass_of(&self, place: u64) -> u64 {
         self.in_stream(place).0 / self.owned.len().max(1) as u64
     }
-    /// This rank's first place of the stream that is in `pass` or behind it.
+    /// This rank's first place of the stream that is in `pass` or a later one.
     pub(super) fn first_of(&self, pass: u64) -> u64 {
         let start = pass.saturating_mul(self.owned.len().max(1) as u64);
         let Some(together) = self.together else { return start };
@@ -235,8 +234,8 @@ impl Drawing {
     pub fn draw_blind(&self, epoch: u64) -> Result<Order> {
         self.draw(epoch, &ScoreTable::new(0, 0.0), &|_| false)
     }
-    /// This rank's part of `epoch` in a run whose ranks draw together: every rank draws the whole epoch from what all of
-    /// them believe and have, and takes each so many-th draw of it.
+    /// This rank's part of `epoch` in a run whose ranks draw together: every rank draws the whole epoch from what all
+    /// of them believe and have, and takes each so many-th draw of it.
     ///
     /// # Errors
     /// As the sampler's.
@@ -254,8 +253,8 @@ impl Drawing {
         let (ids, weights) = (part().map(|at| order.ids[at]), part().map(|at| order.weights[at]));
         Ok(Order { ids: ids.collect(), weights: weights.collect() })
     }
-    /// The draws of `epoch` of some ranks with some batch size, in the order in which they take them in turn, by the seed
-    /// alone; of ranks that draw together, by what they share. For drawings that need nothing else.
+    /// The draws of `epoch` of some ranks with some batch size, in the order in which they take them in turn, by the
+    /// seed alone; of ranks that draw together, by what they share. For drawings that need nothing else.
     ///
     /// # Errors
     /// As the sampler's.

@@ -303,9 +303,9 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, LinearLosses, MadeAgain):
 
     def exchange(self, group: Any = None) -> None:
         """Sends this rank's scores since the last exchange, and which samples it has in its cache, to all ranks and
-        receives theirs: afterwards all ranks have the same importances. For ``ranks="exchange"``, which calls it at the start of every epoch: call it yourself
-        only to use another process group than the default, also for later epochs. Ends the current pass. Every rank
-        must call it.
+        receives theirs: afterwards all ranks have the same importances. For ``ranks="exchange"``, which calls it at
+        the start of every epoch: call it yourself only to use another process group than the default, also for later
+        epochs. Ends the current pass. Every rank must call it.
 
         Cost: one ``all_gather`` of 12 bytes a score and one bit a sample, after one of a few hundred bytes a rank. A
         rank keeps 8 bytes a sample, one bit a sample and rank, and 12 bytes for each score until the next exchange. It

@@ -149,8 +149,8 @@ impl Buffer {
             by_score.rescore(place as usize, belief);
         }
     }
-    /// The residents among up to `most` arrivals from the `first`-th on, oldest first, and the next arrival; `None`: there
-    /// is none.
+    /// The residents among up to `most` arrivals from the `first`-th on, oldest first, and the number of the next
+    /// arrival, if there is one.
     pub(super) fn arrived(&self, first: u64, most: u64) -> (impl Iterator<Item = SampleId>, Option<u64>) {
         let size = self.ring.len() as u64;
         let from = first.max(self.head);
