@@ -308,8 +308,7 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, LinearLosses, MadeAgain):
         epochs. Ends the current pass. Every rank must call it.
 
         Cost: one ``all_gather`` of 12 bytes a score and one bit a sample, after one of a few hundred bytes a rank. A
-        rank keeps 8 bytes a sample, one bit a sample and rank, and 12 bytes for each score until the next exchange. It
-        draws the whole epoch's order, not a share.
+        rank keeps 8 bytes and a bit a rank for each sample, and 12 for each score, and draws the whole epoch's order.
 
         Raises:
             SettingsError: on every rank, if ranks differ in dataset, epoch, seed, sampler or another setting that
