@@ -45,6 +45,7 @@ fn main() {
         world_size: 1,
         blocks: Blocks::default(),
         awaits_weights: false,
+        together: None,
     };
     let mut control = Control::new(ScoreTable::new(samples, 0.5), ledger).with_drawing(drawing);
     let cut = Cut::Even(Batches::new(samples, BATCH, false, 0, 1).unwrap());

@@ -16,7 +16,7 @@ pub use score::{Column, ScoreKind};
 
 use crate::error::{Error, Result};
 use crate::policy::{self, Needs};
-use crate::sampler::{self, Batches, SamplerSettings, Uniform};
+use crate::sampler::{Batches, SamplerSettings, Uniform};
 use crate::types::{Dtype, MAX_SAMPLES, TensorSpec};
 use lossfeed_kernels::image::{ImageDtype, ImageOptions, ImageTransform};
 use std::path::PathBuf;
@@ -138,9 +138,8 @@ pub struct Settings {
     pub rank: u32,
     /// Number of ranks.
     pub world_size: u32,
-    /// Ranks own no share of the samples: what they learn is exchanged between epochs
-    /// ([`crate::engine::Engine::agree`]), and each takes its part of one order, which all draw from the same beliefs.
-    /// Only with samplers that do not look at the cache.
+    /// Ranks own no share of the samples: what they learn, and what their caches hold, is exchanged between epochs
+    /// ([`crate::engine::Engine::agree`]), and each takes its part of one order, which all draw from the same facts.
     #[serde(default)]
     pub exchange: bool,
     /// Threads that fetch, decode and fill batches. `None`: as many as the run turns out to need ([`crate::tune::crew`]), one
@@ -361,14 +360,6 @@ impl Settings {
 
     /// Refuses settings that `ranks="exchange"` cannot have.
     fn check_exchange(&self) -> Result<()> {
-        if self.sampler.looks_at_residents() {
-            return Err(Error::settings(format!(
-                "sampler={:?} depends on each rank's own cache, but ranks=\"exchange\" needs one order for all \
-                 ranks: use one of {}, or remove ranks=",
-                self.sampler.name(),
-                sampler::blind().join(", ")
-            )));
-        }
         if matches!(self.sampler, SamplerSettings::Uniform(Uniform { fixed_shares: true, .. })) {
             return Err(Error::settings(
                 "ranks=\"exchange\" needs one order for all ranks, but fixed_shares gives each its own: remove one",

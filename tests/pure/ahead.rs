@@ -27,6 +27,7 @@ fn drawing(sampler: Arc<dyn Sampler>, samples: u32) -> Drawing {
         world_size: 1,
         blocks: Blocks::default(),
         awaits_weights: false,
+        together: None,
     }
 }
 

@@ -16,5 +16,6 @@ mod samplers;
 mod selection;
 mod simulate;
 mod substitution;
+mod together;
 mod trace;
 mod twins;

@@ -164,10 +164,59 @@ def test_without_a_process_group_two_ranks_are_refused_and_one_is_not(numbers):
         lf.Loader(numbers, 8).exchange()
 
 
-@pytest.mark.parametrize("sampler", ["cost-aware", "pads", "ods", "auto", "replay"])
-def test_what_looks_at_a_ranks_own_cache_is_refused(numbers, sampler):
-    with pytest.raises(lf.SettingsError, match="importance"):
-        lf.Loader(numbers, 8, sampler=sampler, ranks="exchange", cache="50%")
+def test_every_sampler_draws_over_the_whole_dataset_in_equal_steps(tmp_path):
+    """Each rank has room for a quarter of the samples. Bounds that only a wrong weight or share can leave: weights of
+    an epoch are 1/(N q) over systematic draws, so their mean is near 1."""
+    body = """
+    epochs = 7
+    pixels = lf.ImageTransform(flip=0.5)
+    pictures = np.repeat(ids.astype(np.uint8), 12).reshape(96, 2, 2, 3), ids
+    def rows_of(sampler, **more):
+        made = loader(sampler=sampler, cache=0.25, **more)
+        return made, [epoch(made, number) for number in range(epochs)]
+    replay = {"name": "replay", "lag": 3}
+    for sampler in ("uniform", "ods", "cost-aware", "pads", {"name": "pads", "corrected": True}, "importance", replay,
+                    {"name": "echo", "lag": 3}):
+        made, rows = rows_of(sampler)
+        print([sampler, rows, made.stats()["hits_total"]])
+    def chosen(**more):
+        made = lf.Loader(pictures, 8, ranks="exchange", num_workers=0, seed=5, cache=0.25, sampler="auto", **more)
+        weighted = []
+        for number in range(epochs):
+            made.set_epoch(number)
+            weights = []
+            for batch in made:
+                # Rank 1's loop looks at weights from epoch 2 on, rank 0's from epoch 4 on.
+                if number >= 4 - 2 * rank:
+                    weights += np.asarray(batch.weight).tolist()
+                made.score_losses(losses(np.asarray(batch.target), number), batch)
+            weighted.append(len(set(weights)) > 1)
+        return weighted
+    print([chosen(), chosen(transform=pixels)])
+    """
+    one, other = run_two(tmp_path, body)
+    hits = {}
+    for (sampler, rows, hit), (_, other_rows, other_hit) in zip(one[:-1], other[:-1], strict=True):
+        name = sampler if isinstance(sampler, str) else sampler["name"]
+        hits[str(sampler)] = hit + other_hit
+        for number, (mine, others) in enumerate(zip(rows, other_rows, strict=True)):
+            assert len(mine) == len(others) == SAMPLES // 2, (sampler, number)
+            drawn = sorted(id for id, _ in mine + others)
+            mean = sum(weight for _, weight in mine + others) / SAMPLES
+            if name in ("uniform", "ods") or number == 0 and name not in ("replay", "echo"):
+                assert drawn == list(range(SAMPLES)), (sampler, number)
+            if name != "pads" or sampler != "pads":
+                assert abs(mean - 1) < 0.35, (sampler, number, mean)
+            if name in ("replay", "echo"):
+                # Two buffers of 24: used again, so an epoch has less than everything once both are full.
+                assert number == 0 or len(set(drawn)) < SAMPLES, (sampler, number)
+        met = {id for epoch in rows for id, _ in epoch}, {id for epoch in other_rows for id, _ in epoch}
+        assert len(met[0] | met[1]) == SAMPLES and len(met[0] & met[1]) > SAMPLES // 4, (sampler, "no owned shares")
+    # Half of all samples are in one of the two caches, and draws go where they are: at least 40 of 48 in 6 epochs.
+    assert hits["uniform"] >= 6 * 40 and hits["ods"] >= 6 * 40 and hits["cost-aware"] > hits["uniform"], hits
+    # Rank 0 is looked at from epoch 4 on: both draw by weight from epoch 5 on, and neither does before.
+    for mine, others in zip(one[-1], other[-1], strict=True):
+        assert mine[:5] == others[:5] == [False] * 5 and all(mine[5:] + others[5:]), (mine, others)
 
 
 def test_another_word_is_refused(numbers):

@@ -1,7 +1,7 @@
 //! Work on the whole dataset, done outside the lock: on a copy of the beliefs, or on books that are lent meanwhile.
 
 use super::{Cache, State};
-use crate::control::{self, Control, News, PIECE, Plan, Snapshot};
+use crate::control::{self, Control, Held, News, PIECE, Plan, Shared, Snapshot};
 use crate::error::{Error, Result};
 use crate::index::{ScoreTable, Standing};
 use crate::ledger::Ledger;
@@ -130,26 +130,26 @@ impl Cache {
             (state.control.drawing().cloned(), state.control.stream(epoch), state.control.shared())
         };
         let drawing = drawing.ok_or_else(|| Error::internal("an epoch is drawn without a sampler"))?;
+        if let Some(position) = stream {
+            return Ok(drawing.draw_stream(position, drawing.share()));
+        }
         if let Some(shared) = shared {
             return drawing.draw_shared(epoch, &shared);
-        }
-        if let Some(position) = stream {
-            return Ok(drawing.draw_stream(position, drawing.owned.len()));
         }
         if drawing.adaptive() { self.snapshot().draw(epoch) } else { drawing.draw_blind(epoch) }
     }
 
-    /// The draws of `epoch` of `ranks` ranks together: see [`crate::control::Drawing::draw_of_all`].
+    /// The draws of `epoch` of some ranks with some batch size together: see [`crate::control::Drawing::draw_of_all`].
     ///
     /// # Errors
     /// As there.
-    pub fn draw_of_all(&self, epoch: u64, ranks: u32) -> Result<Order> {
+    pub fn draw_of_all(&self, epoch: u64, ranks: (u32, usize)) -> Result<Order> {
         let (drawing, shared) = {
             let state = self.state.lock();
             (state.control.drawing().cloned(), state.control.shared())
         };
         let drawing = drawing.ok_or_else(|| Error::internal("an epoch is drawn without a sampler"))?;
-        drawing.draw_of_all(epoch, ranks, shared.as_deref())
+        drawing.draw_of_all(epoch, ranks, shared.as_ref())
     }
 
     /// Whether orders depend on more than the seed.
@@ -291,6 +291,10 @@ impl Cache {
         self.gauge_age(&state.control);
         drop(state);
         drop(loan.back());
+        let mut next = Some(0);
+        while let Some(first) = next {
+            next = self.state.lock().control.rescore_buffer(&old, first);
+        }
         drop(old);
     }
 
@@ -325,31 +329,56 @@ impl Cache {
     ///
     /// # Errors
     /// `Internal` in a run that shares nothing.
-    pub fn shared(&self) -> Result<(Arc<ScoreTable>, Arc<Vec<News>>, u32)> {
+    pub fn shared(&self) -> Result<(Shared, Arc<Vec<News>>, u32)> {
         let mut state = self.state.lock();
         let shared = state.control.shared().ok_or_else(|| Error::internal("this run shares nothing"))?;
         Ok((shared, state.control.news(), state.control.step()))
     }
 
-    /// The end of an exchange: what all ranks have learned, by rank, becomes what all of them believe.
+    /// The same, and what a buffer sampler has to remember beside it ([`crate::control::Control::buffer_state`]).
+    ///
+    /// # Errors
+    /// The same, and those of [`Self::shared`].
+    pub fn shared_state(&self, live: Option<(u64, usize)>) -> Result<(Shared, Arc<Vec<News>>, u32, Vec<u32>)> {
+        let mut state = self.whole();
+        let shared = state.control.shared().ok_or_else(|| Error::internal("this run shares nothing"))?;
+        Ok((shared, state.control.news(), state.control.step(), state.control.buffer_state(live)?))
+    }
+
+    /// A bit for each sample, from the lowest of the first number on: set for residents. Samples that come or go
+    /// meanwhile may be in it or not.
+    pub fn residents(&self) -> Vec<u32> {
+        let samples = self.state.lock().control.scores().len();
+        let mut bits = Vec::with_capacity(samples.div_ceil(32) + 1);
+        for first in (0..samples).step_by(PIECE) {
+            let state = self.whole();
+            bits.extend(state.control.residents(first).iter().flat_map(|&word| [word as u32, (word >> 32) as u32]));
+        }
+        bits.truncate(samples.div_ceil(32));
+        bits
+    }
+
+    /// The end of an exchange: what all ranks have learned, by rank, becomes what all of them believe, and what each
+    /// has in its cache is known to all.
     ///
     /// # Errors
     /// As [`Self::shared`].
-    pub fn merge(&self, ranks: &[Vec<News>], step: u32) -> Result<()> {
+    pub fn merge(&self, ranks: &[Vec<News>], held: Held, step: u32) -> Result<()> {
         // Held until the end, so that its memory is freed after the lock.
         let (before, ..) = self.shared()?;
-        let mut table = ScoreTable::clone(&before);
+        let mut table = ScoreTable::clone(&before.table);
         control::merge(&mut table, ranks);
-        self.replace_beliefs_and(table.clone(), step, |control| control.share_merged(Arc::new(table)));
+        let shared = Shared { table: Arc::new(table.clone()), held: Arc::new(held) };
+        self.replace_beliefs_and(table, step, |control| control.share_merged(shared));
         Ok(())
     }
 
     /// As a run is resumed: what was shared, and what this rank had not given yet.
-    pub fn restore_shared(&self, table: ScoreTable, given: Vec<News>, step: u32) {
+    pub fn restore_shared(&self, table: ScoreTable, held: Held, given: Vec<News>, step: u32) {
         let mut own = table.clone();
         control::merge(&mut own, std::slice::from_ref(&given));
-        let (table, given) = (Arc::new(table), Arc::new(given));
-        self.replace_beliefs_and(own, step, |control| control.share_restored(table, given));
+        let (shared, given) = (Shared { table: Arc::new(table), held: Arc::new(held) }, Arc::new(given));
+        self.replace_beliefs_and(own, step, |control| control.share_restored(shared, given));
     }
 
     /// Ends pass `pass`, of which the rows at `places` of the order were delivered: see

@@ -9,7 +9,7 @@ use super::tuning::Tuning;
 use super::{CopyChoice, Dataset, Engine, copy_cost, keeping, outside};
 use crate::arena::Arena;
 use crate::cache::Cache;
-use crate::control::{BufferSetup, Control, Drawing, STAND_INS};
+use crate::control::{BufferSetup, Control, Drawing, STAND_INS, Together};
 use crate::device::{self, Cuda, Device, Opened};
 use crate::error::{Error, Result};
 use crate::index::ScoreTable;
@@ -94,12 +94,6 @@ struct Left {
 /// The settings with the sampler that is chosen where that is left to us. All else about them is checked later.
 fn chosen(dataset: &Dataset, settings: Settings) -> Result<(Settings, Left)> {
     let SamplerSettings::Auto(auto) = settings.sampler else { return Ok((settings, Left::default())) };
-    if settings.exchange {
-        return Err(Error::settings(
-            "sampler=\"auto\" depends on each rank's own cache: with ranks=\"exchange\" name a sampler, such as \
-             \"importance\"",
-        ));
-    }
     if let Some(policy) = &settings.policy {
         return Err(Error::settings(format!(
             "sampler=\"auto\" chooses the cache policy itself: remove policy={policy:?}, or name a sampler"
@@ -112,11 +106,12 @@ fn chosen(dataset: &Dataset, settings: Settings) -> Result<(Settings, Left)> {
         augmented: steps.any().then(|| steps.is_random()),
     };
     let chosen = auto.choose(run);
-    let size = EpochSize {
-        rows: settings.batches(dataset.source.len())?.share() as u64,
-        sample_bytes: mean_bytes(&*dataset.source),
-        ranks: settings.world_size,
+    // Ranks that exchange scores keep one account of all.
+    let (rows, ranks) = match settings.exchange {
+        true => (dataset.source.len(), 1),
+        false => (settings.batches(dataset.source.len())?.share(), settings.world_size),
     };
+    let size = EpochSize { rows: rows as u64, sample_bytes: mean_bytes(&*dataset.source), ranks };
     let mut sampler = SamplerSettings::from(chosen);
     let pace = auto.pace(chosen, run, size)?;
     if let Some(pace) = &pace {
@@ -344,7 +339,10 @@ impl Checked {
                 residents_max: (settings.cache_bytes / smallest).min(drawing.owned.len() as u64) as usize,
                 seed: settings.seed,
                 rank: settings.rank,
-                share_weight: (f64::from(settings.world_size) * drawing.owned.len() as f64 / samples as f64) as f32,
+                share_weight: match settings.exchange {
+                    true => 1.0,
+                    false => (f64::from(settings.world_size) * drawing.owned.len() as f64 / samples as f64) as f32,
+                },
                 owned: drawing.owned,
                 awaits_weights: self.left.awaits_weights,
             });
@@ -373,6 +371,9 @@ impl Checked {
             world_size,
             blocks: Blocks::new(self.block()),
             awaits_weights: self.left.awaits_weights,
+            together: settings
+                .exchange
+                .then(|| Together { batch_size: settings.batch_size, granule: self.block().granule() }),
         }
     }
 
@@ -408,7 +409,8 @@ impl Checked {
     fn tuning(&self) -> Option<Tuning> {
         let (pace, block) = (self.left.pace, self.block());
         let found = (block == Block::Auto).then(|| mean_bytes(&*self.dataset.source));
-        (pace.is_some() || found.is_some()).then(|| Tuning::new(pace, Blocks::new(block), found))
+        (pace.is_some() || found.is_some())
+            .then(|| Tuning::new(pace, Blocks::new(block), found, self.settings.exchange))
     }
 }
 

@@ -1,15 +1,18 @@
 //! Ranks that share what they learn: the engine's half of an exchange. Moving bytes between processes is the caller's.
 //!
-//! 1. [`Engine::begin_exchange`] on every rank gives what it brings: a *proposal*, which says what run it is of, and
-//!    its news as words.
+//! 1. [`Engine::begin_exchange`] on every rank gives what it brings: a *proposal*, which says what run it is of and
+//!    what it has measured, and as words its news and what is in its cache.
 //! 2. Proposals go to all ranks, and [`Engine::agree`] looks at all of them: it answers or refuses on every rank alike,
 //!    so nobody waits for a rank that has given up.
 //! 3. News go to all ranks, and [`Engine::end_exchange`] puts them together.
 
 use super::Engine;
-use crate::control::News;
+use super::tuning::Seen;
+use crate::control::{Held, News};
 use crate::error::{Error, Result};
+use crate::loader::checkpoint::WeightUse;
 use crate::settings::ScoreKind;
+use lossfeed_sync::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -25,21 +28,31 @@ struct Proposal {
     step: u32,
     /// The measurement its scores are on; `None` before the first.
     measured: Option<String>,
-    /// Numbers of its news.
+    /// Numbers that it brings, and how many of them, at their end, are the samples in its cache.
     words: usize,
+    held: usize,
+    /// Its training loop's use of weights, in a run that awaits them.
+    weights: Option<WeightUse>,
+    /// Its measurements of the epoch before, if something is set by them.
+    seen: Option<Seen>,
     /// Why it cannot take part.
     problem: Option<String>,
 }
 
 /// What all ranks have agreed on.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Agreed {
-    /// Numbers of every rank's news, in the order of the proposals.
+    /// Numbers that every rank brings, in the order of the proposals.
     pub words: Vec<usize>,
+    /// The part of them, at their end, that tells of its cache.
+    held: Vec<usize>,
     /// The ranks, in that order.
     pub ranks: Vec<u32>,
     step: u32,
     measured: Option<ScoreKind>,
+    /// Every rank's loop was seen to read weights.
+    read: bool,
+    seen: Option<Seen>,
 }
 
 impl Engine {
@@ -65,14 +78,27 @@ impl Engine {
         let epoch = clock.next_epoch;
         drop(clock);
         let (_, news, step) = self.feed.cache.shared()?;
-        let words: Vec<u32> = news.iter().flat_map(|news| news.to_words()).collect();
+        let mut words: Vec<u32> = news.iter().flat_map(|news| news.to_words()).collect();
+        // A buffer sampler draws again from its own cache alone.
+        let caches = self.settings.cache_bytes > 0 && self.settings.sampler.buffer().is_none();
+        let held = if caches { self.feed.cache.residents() } else { Vec::new() };
+        words.extend(&held);
+        let weights = self.weights.as_ref().map(|weights| *weights.lock());
+        let seen = self.tuning.as_ref().map(|tuning| tuning.lock().offer(&self.feed, epoch));
         let mut identity = self.identity();
         identity.remove("rank");
+        // A limit that is set for one rank's cache from outside must not end the run.
+        identity.remove("cache_bytes_now");
+        if let Some(weights) = weights {
+            identity.insert("draws by weight".into(), (weights == WeightUse::Used).to_string());
+        }
         identity.insert("epoch".into(), epoch.to_string());
         identity.insert("batches of it delivered".into(), delivered.to_string());
         let measured = self.scale.settled().map(|kind| kind.name().to_string());
         let rank = self.settings.rank;
-        let proposal = Proposal { rank, identity, delivered, step, measured, words: words.len(), problem: None };
+        let (counted, held) = (words.len(), held.len());
+        let proposal =
+            Proposal { rank, identity, delivered, step, measured, words: counted, held, weights, seen, problem: None };
         let text = serde_json::to_string(&proposal).map_err(|e| Error::internal("no proposal").because(e))?;
         Ok((text, words))
     }
@@ -112,12 +138,16 @@ impl Engine {
         }
         let measured = all.iter().find_map(|p| p.measured.as_deref()).map(ScoreKind::from_name).transpose()?;
         let step = all.iter().map(|p| p.step).max().unwrap_or(0);
-        let (words, ranks) = all.iter().map(|p| (p.words, p.rank)).unzip();
-        Ok(Some(Agreed { words, ranks, step, measured }))
+        let read = all.iter().all(|p| p.weights.is_some_and(|weights| weights >= WeightUse::Read));
+        let seen = Seen::of_all(all.iter().filter_map(|p| p.seen));
+        let of = |part: fn(&Proposal) -> usize| all.iter().map(part).collect();
+        let (words, held) = (of(|p| p.words), of(|p| p.held));
+        let ranks = all.iter().map(|p| p.rank).collect();
+        Ok(Some(Agreed { words, held, ranks, step, measured, read, seen }))
     }
 
-    /// Puts all ranks' news together, given in the order of `agreed`. Every rank then believes the same of every
-    /// sample, and draws the next epoch from that.
+    /// Puts together what all ranks bring, given in the order of `agreed`. Every rank then believes the same of every
+    /// sample and knows what each has in its cache, and draws the next epoch from that.
     ///
     /// # Errors
     /// `Settings` for news that are damaged, and nothing has changed then.
@@ -131,23 +161,37 @@ impl Engine {
             )));
         }
         let samples = self.feed.source.len();
-        let mut ranks: Vec<(u32, Vec<News>)> = Vec::with_capacity(words.len());
-        for (&rank, words) in agreed.ranks.iter().zip(words) {
-            ranks.push((rank, news(words, samples)?));
+        let mut ranks: Vec<(u32, Vec<News>, Vec<u32>)> = Vec::with_capacity(words.len());
+        for ((&rank, words), &held) in agreed.ranks.iter().zip(words).zip(&agreed.held) {
+            let (of_news, held) = words.split_at(words.len().saturating_sub(held));
+            ranks.push((rank, news(of_news, samples)?, held.to_vec()));
         }
-        ranks.sort_unstable_by_key(|(rank, _)| *rank);
-        let ranks: Vec<Vec<News>> = ranks.into_iter().map(|(_, news)| news).collect();
+        ranks.sort_unstable_by_key(|(rank, ..)| *rank);
+        let (ranks, held): (Vec<Vec<News>>, Vec<_>) = ranks.into_iter().map(|(_, news, held)| (news, held)).unzip();
+        let held = Held::new(held, samples)?;
         if let Some(kind) = agreed.measured {
             self.scale.replace(Some(kind));
         }
-        self.feed.cache.merge(&ranks, agreed.step)
+        if let Some(mut weights) = self.weights.as_ref().map(Mutex::lock)
+            && agreed.read
+            && *weights != WeightUse::Used
+        {
+            *weights = WeightUse::Used;
+            self.feed.cache.use_weights(true);
+        }
+        if let Some(tuning) = &self.tuning {
+            tuning.lock().agree(agreed.seen);
+        }
+        self.feed.cache.merge(&ranks, held, agreed.step)
     }
 }
 
 /// The proposal of a rank that cannot take part, and says why.
 pub fn refusal(rank: u32, problem: &str) -> String {
     let (identity, measured, problem) = (BTreeMap::new(), None, Some(problem.to_string()));
-    let proposal = Proposal { rank, identity, delivered: 0, step: 0, measured, words: 0, problem };
+    let (delivered, step, words, held) = (0, 0, 0, 0);
+    let (weights, seen) = (None, None);
+    let proposal = Proposal { rank, identity, delivered, step, measured, words, held, weights, seen, problem };
     serde_json::to_string(&proposal).unwrap_or_default()
 }
 
@@ -169,7 +213,7 @@ fn differences(one: &Proposal, other: &Proposal) -> Vec<String> {
 }
 
 /// News out of their words.
-pub(super) fn news(words: &[u32], samples: usize) -> Result<Vec<News>> {
+fn news(words: &[u32], samples: usize) -> Result<Vec<News>> {
     let (news, rest) = words.as_chunks::<3>();
     if !rest.is_empty() {
         return Err(Error::settings(format!(
@@ -178,4 +222,20 @@ pub(super) fn news(words: &[u32], samples: usize) -> Result<Vec<News>> {
         )));
     }
     news.iter().map(|&words| News::from_words(words, samples)).collect()
+}
+
+/// The first numbers in the state of a rank that shares what it learns.
+pub(super) fn to_state(news: &[News], held: &Held) -> Vec<u32> {
+    let count = std::iter::once(news.len() as u32);
+    count.chain(news.iter().flat_map(|news| news.to_words())).chain(held.to_words()).collect()
+}
+
+/// The inverse, and the rest of the numbers. States of before tell of no caches.
+pub(super) fn of_state(words: &[u32], samples: usize) -> Result<(Vec<News>, Held, &[u32])> {
+    let damaged = || Error::settings("the state holds fewer news than it says: it is damaged");
+    let (&count, rest) = words.split_first().ok_or_else(damaged)?;
+    let numbers = (count as usize).checked_mul(3).ok_or_else(damaged)?;
+    let (of_news, rest) = rest.split_at_checked(numbers).ok_or_else(damaged)?;
+    let (held, rest) = if rest.is_empty() { (Held::default(), rest) } else { Held::from_words(rest, samples)? };
+    Ok((news(of_news, samples)?, held, rest))
 }

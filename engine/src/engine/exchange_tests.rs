@@ -1,10 +1,12 @@
 //! Ranks that share what they learn, as engines of one process.
 
-use super::buffer_tests::{SAMPLES, Seen, dataset, deliver, settings};
+use super::buffer_tests::{SAMPLES, Seen, dataset, deliver, settings, stored};
 use super::{Engine, refusal};
 use crate::error::ErrorKind;
-use crate::sampler::{Auto, CostAware, Echo, Importance, Ods, Pads, SamplerSettings, Selective, Uniform};
+use crate::sampler::{Auto, CostAware, Echo, Importance, Ods, Pads, Replay, SamplerSettings, Selective, Uniform};
 use crate::settings::Settings;
+use std::collections::HashSet;
+use std::sync::Arc;
 
 fn importance() -> SamplerSettings {
     SamplerSettings::Importance(Importance::default())
@@ -42,30 +44,56 @@ fn epoch(ranks: &[Engine]) -> Vec<Seen> {
     seen
 }
 
-/// The draws of all ranks, in the order in which they were drawn.
-fn together(seen: &[Seen]) -> Vec<(u32, u32)> {
+/// The draws of all ranks in pieces of 80, which are whole steps of 1, 2 and 5 ranks, whichever rank got them.
+fn together(seen: &[Seen]) -> Vec<Vec<(u32, u32)>> {
     let of = |seen: &Seen| -> Vec<(u32, u32)> {
         seen.iter().flat_map(|batch| batch.2.iter().copied().zip(batch.3.iter().copied())).collect()
     };
     let parts: Vec<_> = seen.iter().map(of).collect();
-    (0..parts[0].len()).flat_map(|at| parts.iter().map(move |part| part[at])).collect()
+    let all: Vec<(u32, u32)> = (0..parts[0].len()).flat_map(|at| parts.iter().map(move |part| part[at])).collect();
+    let sorted = |piece: &[(u32, u32)]| {
+        let mut piece = piece.to_vec();
+        piece.sort_unstable();
+        piece
+    };
+    all.chunks(80).map(sorted).collect()
 }
 
+fn stat(rank: &Engine, name: &str) -> f64 {
+    rank.stats().into_iter().find(|(stat, _)| stat == name).unwrap().1
+}
+
+/// Samplers that do not look at caches, which differ between runs of one rank and of several.
 #[test]
-fn ranks_take_their_parts_of_the_order_that_one_rank_would_draw() {
+fn ranks_draw_together_what_one_rank_would_draw() {
     for sampler in [importance(), SamplerSettings::Selective(Selective { stale: 2, ..Selective::default() })] {
         let (one, two, five) = (ranks(sampler, 1), ranks(sampler, 2), ranks(sampler, 5));
-        let mut owners = vec![0u8; SAMPLES as usize];
         for number in 0..6 {
             let [of_one, of_two, of_five] = [&one, &two, &five].map(|ranks| epoch(ranks));
             // A sample's score depends on the epoch alone here, so it does not matter in which steps it was learned.
             assert_eq!(together(&of_two), together(&of_one), "epoch {number} of {}", sampler.name());
             assert_eq!(together(&of_five), together(&of_one), "epoch {number} of {}", sampler.name());
-            for (rank, seen) in of_two.iter().enumerate() {
-                seen.iter().flat_map(|batch| &batch.2).for_each(|&id| owners[id as usize] |= 1 << rank);
-            }
         }
-        assert!(owners.iter().filter(|&&both| both == 3).count() > 150, "samples belong to no rank");
+    }
+}
+
+/// Each of two ranks has room for a fifth of the samples. Drawn in turn, half of what is cached would meet its rank.
+#[test]
+fn a_draw_goes_to_the_rank_that_has_it() {
+    let uniform = SamplerSettings::Uniform(Uniform::default());
+    for sampler in [uniform, SamplerSettings::Ods(Ods::default())] {
+        let pair = ranks(sampler, 2);
+        epoch(&pair);
+        for number in 1..5 {
+            let hits = || pair.iter().map(|rank| stat(rank, "hits_total")).sum::<f64>();
+            let before = hits();
+            let seen = epoch(&pair);
+            let all: HashSet<u32> = seen.iter().flatten().flat_map(|batch| batch.2.iter().copied()).collect();
+            assert_eq!(all.len(), SAMPLES as usize, "each once in epoch {number}");
+            // Of 80 that are cached; some step draws more of one rank's than it has room for.
+            let hits = hits() - before;
+            assert!(hits >= 60.0, "{hits} hits of {} in epoch {number}", sampler.name());
+        }
     }
 }
 
@@ -119,52 +147,123 @@ fn damaged_news_change_nothing() {
     assert!(exchange(&pair) && beliefs(&pair[0]) == beliefs(&pair[1]));
 }
 
+/// Samplers that draw by what is cached draw the epoch under way again: the restored caches are empty, and later epochs
+/// differ. A buffer is part of the state.
 #[test]
 fn a_resumed_rank_is_the_rank_that_went_on() {
-    for (before, taken) in [(1u64, 0), (2, 5), (3, 13), (3, 1)] {
-        let whole = ranks(importance(), 2);
-        let mut expected = [Seen::new(), Seen::new()];
-        for _ in 0..6 {
-            exchange(&whole);
-            whole.iter().zip(&mut expected).for_each(|(rank, seen)| _ = deliver(rank, usize::MAX, seen));
+    let replay = SamplerSettings::Replay(Replay { lag: 16, ..Replay::default() });
+    let echo = SamplerSettings::Echo(Echo { lag: 16, ..Echo::default() });
+    let looks = [SamplerSettings::CostAware(CostAware::default()), SamplerSettings::Ods(Ods::default())];
+    let looks = looks.into_iter().chain([SamplerSettings::Pads(Pads::default()), importance()]).map(|of| (of, false));
+    for (sampler, whole_run) in looks.chain([(replay, true), (echo, true)]) {
+        for (before, taken) in [(1u64, 0), (2, 5), (3, 13), (3, 1)] {
+            let whole = ranks(sampler, 2);
+            let mut expected = [Seen::new(), Seen::new()];
+            for _ in 0..6 {
+                exchange(&whole);
+                whole.iter().zip(&mut expected).for_each(|(rank, seen)| _ = deliver(rank, usize::MAX, seen));
+            }
+            let first = ranks(sampler, 2);
+            let mut seen = [Seen::new(), Seen::new()];
+            for _ in 0..before {
+                exchange(&first);
+                first.iter().zip(&mut seen).for_each(|(rank, seen)| _ = deliver(rank, usize::MAX, seen));
+            }
+            if taken > 0 {
+                exchange(&first);
+                first.iter().zip(&mut seen).for_each(|(rank, seen)| _ = deliver(rank, taken, seen));
+            }
+            let states: Vec<Vec<u8>> = first.iter().map(|rank| rank.state().unwrap()).collect();
+            let second = ranks(sampler, 2);
+            second.iter().zip(&states).for_each(|(rank, state)| rank.load_state(state).unwrap());
+            assert_eq!(second.iter().map(|rank| rank.state().unwrap()).collect::<Vec<_>>(), states);
+            let rest = 6 - before - u64::from(taken == 13);
+            for number in 0..rest {
+                // What was left of an epoch goes on as it began.
+                assert_eq!(exchange(&second), number > 0 || taken == 0 || taken == 13, "{before} {taken}");
+                second.iter().zip(&mut seen).for_each(|(rank, seen)| _ = deliver(rank, usize::MAX, seen));
+            }
+            let until = if whole_run { 6 } else { before + u64::from(taken > 0) };
+            let of =
+                |seen: &[Seen; 2]| seen.clone().map(|seen| seen.into_iter().filter(|b| b.0 < until).collect::<Seen>());
+            assert!(of(&seen) == of(&expected), "{}: {before} epochs and {taken} batches", sampler.name());
         }
-        let first = ranks(importance(), 2);
-        let mut seen = [Seen::new(), Seen::new()];
-        for _ in 0..before {
-            exchange(&first);
-            first.iter().zip(&mut seen).for_each(|(rank, seen)| _ = deliver(rank, usize::MAX, seen));
-        }
-        if taken > 0 {
-            exchange(&first);
-            first.iter().zip(&mut seen).for_each(|(rank, seen)| _ = deliver(rank, taken, seen));
-        }
-        let states: Vec<Vec<u8>> = first.iter().map(|rank| rank.state().unwrap()).collect();
-        let second = ranks(importance(), 2);
-        second.iter().zip(&states).for_each(|(rank, state)| rank.load_state(state).unwrap());
-        assert_eq!(second.iter().map(|rank| rank.state().unwrap()).collect::<Vec<_>>(), states);
-        let rest = 6 - before - u64::from(taken == 13);
-        for number in 0..rest {
-            // What was left of an epoch goes on as it began.
-            assert_eq!(exchange(&second), number > 0 || taken == 0 || taken == 13, "{before} {taken}");
-            second.iter().zip(&mut seen).for_each(|(rank, seen)| _ = deliver(rank, usize::MAX, seen));
-        }
-        assert!(seen == expected, "{before} epochs and {taken} batches");
     }
 }
 
+/// The state of one rank is enough for all of them, in mid-epoch too, where each epoch has an order: it holds what
+/// caches had when that was drawn.
 #[test]
-fn what_looks_at_a_ranks_own_cache_is_refused() {
-    let looks = [
-        SamplerSettings::CostAware(CostAware::default()),
-        SamplerSettings::Pads(Pads::default()),
-        SamplerSettings::Ods(Ods::default()),
-        SamplerSettings::Echo(Echo::default()),
-        SamplerSettings::Auto(Auto::default()),
-    ];
-    for sampler in looks {
-        let refused = Engine::new(dataset(), shared(sampler, 0, 1)).err().unwrap();
-        assert!(refused.kind() == ErrorKind::Settings && refused.to_string().contains("importance"), "{refused}");
+fn one_ranks_state_tells_the_others_what_they_have_left() {
+    for sampler in [SamplerSettings::CostAware(CostAware::default()), SamplerSettings::Ods(Ods::default())] {
+        let first = ranks(sampler, 2);
+        epoch(&first);
+        epoch(&first);
+        exchange(&first);
+        let mut seen = [Seen::new(), Seen::new()];
+        first.iter().zip(&mut seen).for_each(|(rank, seen)| _ = deliver(rank, 4, seen));
+        let state = first[0].state().unwrap();
+        let second = ranks(sampler, 2);
+        second.iter().for_each(|rank| rank.load_state(&state).unwrap());
+        assert!(!exchange(&second));
+        let mut rest = [Seen::new(), Seen::new()];
+        for (rank, rest) in first.iter().zip(&mut rest) {
+            // What the ranks that were killed would have delivered.
+            let plan = rank.plan().unwrap();
+            let batch = |number: usize| {
+                let range = plan.range(number);
+                let weights = plan.order.weights[range.clone()].iter().map(|weight| weight.to_bits()).collect();
+                (plan.epoch, number, plan.order.ids[range].to_vec(), weights)
+            };
+            rest.extend((4..plan.len()).map(batch));
+        }
+        let mut found = [Seen::new(), Seen::new()];
+        second.iter().zip(&mut found).for_each(|(rank, seen)| _ = deliver(rank, usize::MAX, seen));
+        assert_eq!(found, rest, "{}", sampler.name());
     }
+    let buffered = ranks(SamplerSettings::Echo(Echo { lag: 16, ..Echo::default() }), 2);
+    epoch(&buffered);
+    let refused = ranks(SamplerSettings::Echo(Echo { lag: 16, ..Echo::default() }), 2)[1]
+        .load_state(&buffered[0].state().unwrap())
+        .unwrap_err();
+    assert!(refused.to_string().contains("only that rank's state"), "{refused}");
+}
+
+/// One rank's loop, and the time that it waited, decide nothing for that rank alone.
+#[test]
+fn ranks_of_a_chosen_sampler_choose_alike() {
+    for augmented in [true, false] {
+        let auto = Auto { augmented: Some(augmented), ..Auto::default() };
+        let pair = ranks(SamplerSettings::Auto(auto), 2);
+        let weighted = |seen: &[Seen]| {
+            let weights = |seen: &Seen| seen.iter().any(|batch| batch.3.iter().any(|&weight| weight != 1f32.to_bits()));
+            seen.iter().map(weights).collect::<Vec<_>>()
+        };
+        for _ in 0..4 {
+            epoch(&pair);
+        }
+        pair[0].weights_are_read();
+        epoch(&pair);
+        assert_eq!(weighted(&epoch(&pair)), [false; 2], "one of two loops reads weights");
+        pair[1].weights_are_read();
+        epoch(&pair);
+        assert_eq!(weighted(&epoch(&pair)), [true; 2]);
+    }
+    // A budget is spent by all ranks together, and what may be fetched is the same on all.
+    let bytes = 4 * u64::from(SAMPLES) * 3;
+    let auto = Auto { augmented: Some(true), bytes: Some(bytes), epochs: Some(8), ..Auto::default() };
+    let make = |rank| Engine::new(stored(false, &Arc::default(), || ()), shared(SamplerSettings::Auto(auto), rank, 2));
+    let pair = [0, 1].map(|rank| make(rank).unwrap());
+    for _ in 0..8 {
+        epoch(&pair);
+        assert_eq!(stat(&pair[0], "fetches_ppm"), stat(&pair[1], "fetches_ppm"));
+    }
+    let read: f64 = pair.iter().map(|rank| stat(rank, "fetched_bytes_total")).sum();
+    assert!(read > 0.8 * bytes as f64 && read < 1.1 * bytes as f64, "{read} of {bytes}");
+}
+
+#[test]
+fn a_journal_and_a_run_of_its_own_are_refused() {
     let recorded = Settings { journal: Some("/nowhere/run.csv".into()), ..shared(importance(), 0, 1) };
     assert!(Engine::new(dataset(), recorded).err().unwrap().to_string().contains("journal"));
     let alone = Engine::new(dataset(), settings(importance(), 0)).unwrap();

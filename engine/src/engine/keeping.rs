@@ -11,7 +11,7 @@
 //! Lock: guards the order to end; held for a few instructions, never across I/O or the cache's lock.
 
 use super::Engine;
-use crate::control::{News, What};
+use crate::control::{Held, News, What};
 use crate::error::{Error, Result};
 use crate::index::{ScoreTable, Standing};
 use crate::loader::Feed;
@@ -192,7 +192,8 @@ impl Engine {
             table.restore(&beliefs, &stamps)?;
             drop((beliefs, stamps));
             if s.exchange {
-                self.feed.cache.restore_shared(ScoreTable::new(samples, s.smoothing_weight()), news_of(&table), step);
+                let nothing = ScoreTable::new(samples, s.smoothing_weight());
+                self.feed.cache.restore_shared(nothing, Held::default(), news_of(&table), step);
             } else {
                 self.feed.cache.replace_beliefs(table, step);
             }

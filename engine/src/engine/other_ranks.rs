@@ -79,7 +79,8 @@ impl Engine {
         }
         agree(&states, self.settings.sampler.given().is_some())?;
         let blind = self.is_blind(&states);
-        if ranks == world && !blind && !self.settings.exchange {
+        let shared = self.settings.exchange && self.settings.sampler.buffer().is_none();
+        if ranks == world && !blind && !shared {
             return Err(self.needs_all(&states[0].header, one, ranks));
         }
         let brought = states[0].header.identity.get("seed").cloned();
@@ -257,16 +258,24 @@ impl Engine {
         };
         header.tuned = Tuned {
             pace: states.iter().find(mine).unwrap_or(&states[0]).header.tuned.pace,
-            budget: budget(states, self.settings.world_size),
+            budget: budget(states, self.settings.world_size, self.settings.exchange),
             // A stream begins anew.
             blocks: None,
         };
         if self.settings.exchange {
-            // News are given once: each rank's to one of the new ones.
-            let news: Vec<u32> = states.iter().filter(mine).flat_map(|of| of.buffer.iter().skip(1).copied()).collect();
-            state.buffer = std::iter::once(news.len() as u32 / 3).chain(news).collect();
-        } else if self.settings.sampler.buffer().is_some() {
-            state.buffer = vec![EMPTY_BUFFER];
+            // News are given once: each rank's to one of the new ones. What caches had is the same in all states.
+            let samples = state.header.samples;
+            let read =
+                |of: &Checkpoint| super::exchange::of_state(&of.buffer, samples).map(|(news, held, _)| (news, held));
+            let held = read(&states[0])?.1;
+            let mut news = Vec::new();
+            for of in states.iter().filter(mine) {
+                news.extend(read(of)?.0);
+            }
+            state.buffer = super::exchange::to_state(&news, &held);
+        }
+        if self.settings.sampler.buffer().is_some() {
+            state.buffer.push(EMPTY_BUFFER);
         }
         (state.header.buffer, state.header.sizes) = (state.buffer.len(), 0);
         Ok(Taken { state, note })
@@ -279,7 +288,7 @@ impl Engine {
             return Ok((state.order.clone(), cut));
         };
         let s = &self.settings;
-        let first = part.legs.first().map_or(s.world_size, |leg| leg.ranks);
+        let first = part.legs.first().map_or((s.world_size, s.batch_size), |leg| (leg.ranks, leg.batch_size));
         let all = self.feed.cache.draw_of_all(state.header.epoch, first)?;
         let left = part.places(s.drop_last)?;
         let at = |place: &u32| *place as usize;
@@ -325,11 +334,13 @@ fn rest_of(states: &[Checkpoint], before: impl Fn(&Checkpoint) -> Result<usize>)
     })
 }
 
-/// What was read of a budget by all ranks of before, in equal parts.
-fn budget(states: &[Checkpoint], ranks: u32) -> Option<[u64; 4]> {
+/// The bytes that all ranks of before read of a budget, in equal parts. Ranks that exchange scores (`shared`) have one
+/// account of what was read before the epoch.
+fn budget(states: &[Checkpoint], ranks: u32, shared: bool) -> Option<[u64; 4]> {
     let all: Vec<[u64; 4]> = states.iter().filter_map(|state| state.header.tuned.budget).collect();
     let part = |at: usize| all.iter().fold(0u64, |sum, of| sum.saturating_add(of[at])) / u64::from(ranks.max(1));
-    (!all.is_empty()).then(|| std::array::from_fn(part))
+    let first = all.first()?;
+    Some(std::array::from_fn(|at| if shared && at < 2 { first[at] } else { part(at) }))
 }
 
 /// What `rank` of `ranks` holds of `rest`. Draws that no step of all ranks has room for are among it, behind its last

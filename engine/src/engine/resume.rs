@@ -2,7 +2,7 @@
 
 use super::Engine;
 use super::other_ranks::Taken;
-use crate::control::{Cut, News};
+use crate::control::{Cut, Held, News};
 use crate::error::{Error, Result};
 use crate::index::ScoreTable;
 use crate::loader::Iteration;
@@ -48,9 +48,12 @@ impl Engine {
         });
         let (now, shared);
         let (scores, step, buffer) = if self.settings.exchange {
-            shared = self.feed.cache.shared()?;
-            let news = shared.1.iter().flat_map(|news| news.to_words());
-            (&*shared.0, shared.2, std::iter::once(shared.1.len() as u32).chain(news).collect())
+            shared = self.feed.cache.shared_state(live.map(|i| (i.epoch(), seen(i))))?;
+            // Before an epoch nothing was drawn by what caches had.
+            let held = if live.is_some() { Arc::clone(&shared.0.held) } else { Arc::default() };
+            let mut words = super::exchange::to_state(&shared.1, &held);
+            words.extend(&shared.3);
+            (&*shared.0.table, shared.2, words)
         } else {
             now = self.feed.cache.state(live.map(|i| (i.epoch(), seen(i))))?;
             (now.0.scores(), now.0.step(), now.1.clone())
@@ -318,7 +321,7 @@ impl Engine {
         self.check_position(&checkpoint)?;
         let measured = h.measured.as_deref().map(ScoreKind::from_name).transpose()?;
         measured.map_or(Ok(()), |kind| self.scale.accepts(kind))?;
-        let (scores, news) = self.beliefs_of(&checkpoint)?;
+        let (scores, news, held) = self.beliefs_of(&checkpoint)?;
         let mut clock = self.clock.lock();
         let (buffer, sizes) = self.buffer_of(&checkpoint)?;
         if !buffer.is_empty() && !self.feed.cache.is_new() {
@@ -337,7 +340,7 @@ impl Engine {
             self.reseed(seed);
         }
         if self.settings.exchange {
-            self.feed.cache.restore_shared(scores, news, h.step);
+            self.feed.cache.restore_shared(scores, held, news, h.step);
         } else {
             self.feed.cache.replace_beliefs(scores, h.step);
         }
@@ -359,8 +362,8 @@ impl Engine {
         Ok(note)
     }
 
-    /// The beliefs of a state, and what its rank had learned since the last exchange.
-    fn beliefs_of(&self, checkpoint: &Checkpoint) -> Result<(ScoreTable, Vec<News>)> {
+    /// The beliefs of a state, what its rank had learned since the last exchange, and what caches had at it.
+    fn beliefs_of(&self, checkpoint: &Checkpoint) -> Result<(ScoreTable, Vec<News>, Held)> {
         let samples = checkpoint.header.samples;
         let mut scores = ScoreTable::new(samples, self.settings.smoothing_weight());
         if let Some((beliefs, stamps)) = &checkpoint.scores {
@@ -373,10 +376,11 @@ impl Engine {
                 "the state has a buffer and the sampler has none, or the other way round: it is damaged",
             ));
         }
-        match &checkpoint.buffer[..] {
-            [_, words @ ..] if self.settings.exchange => Ok((scores, super::exchange::news(words, samples)?)),
-            _ => Ok((scores, Vec::new())),
+        if !self.settings.exchange {
+            return Ok((scores, Vec::new(), Held::default()));
         }
+        let (news, held, _) = super::exchange::of_state(&checkpoint.buffer, samples)?;
+        Ok((scores, news, held))
     }
 
     /// The buffer sampler's part of a state, and the sizes of the samples it held; both empty under other samplers.
@@ -384,7 +388,11 @@ impl Engine {
         if self.settings.sampler.buffer().is_none() {
             return Ok((&[], &[]));
         }
-        let (header, words) = (&checkpoint.header, &checkpoint.buffer);
+        let header = &checkpoint.header;
+        let words = match self.settings.exchange {
+            true => super::exchange::of_state(&checkpoint.buffer, header.samples)?.2,
+            false => &checkpoint.buffer,
+        };
         let (buffer, sizes) = words.split_at(words.len().saturating_sub(header.sizes));
         if ![0, header.samples, 2 * header.samples].contains(&sizes.len()) {
             return Err(Error::settings(format!(

@@ -194,6 +194,8 @@ impl Engine {
         if let Some(mut weights) = self.weights.as_ref().map(Mutex::lock)
             && anew
             && *weights == WeightUse::Read
+            && !self.settings.exchange
+        // all ranks at once: see `exchange`
         {
             *weights = WeightUse::Used;
             self.feed.cache.use_weights(true);

@@ -1,5 +1,6 @@
 //! What is set between epochs, from what reading was seen to cost: how much is fetched ([`Pace`]), and how many
-//! neighbours are new together ([`Blocks`]).
+//! neighbours are new together ([`Blocks`]). Ranks that exchange scores tell each other what they saw, and set the
+//! same.
 
 use super::Engine;
 use crate::error::Result;
@@ -19,6 +20,51 @@ pub(super) struct Tuning {
     carried: Observed,
     /// The epoch for which a state has set everything already.
     set_for: Option<u64>,
+    /// Set for a rank that exchanges scores.
+    shared: Option<Offer>,
+}
+
+/// The sums that a rank has told the others, and what all of them saw.
+#[derive(Default)]
+struct Offer {
+    counted: Counted,
+    agreed: Option<Seen>,
+}
+
+/// A rank's measurements before an epoch.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+pub(super) struct Seen {
+    seconds: f64,
+    waited_s: f64,
+    rows: u64,
+    fetched: u64,
+    bytes: u64,
+    /// A request, beside the bytes that it brings.
+    request_bytes: u64,
+    /// The first pass of its stream of which it has taken nothing.
+    pass: Option<u64>,
+}
+
+impl Seen {
+    /// The measurements of all ranks. They step together, so the one that waited the largest part of its time tells
+    /// how long all did.
+    pub(super) fn of_all(ranks: impl Iterator<Item = Self>) -> Option<Self> {
+        let waits = |of: &Self| if of.seconds > 0.0 { of.waited_s / of.seconds } else { 0.0 };
+        let (mut count, mut requests) = (0u64, 0u128);
+        let all = ranks.inspect(|of| (count, requests) = (count + 1, requests + u128::from(of.request_bytes)));
+        let all = all.reduce(|a, b| Self {
+            rows: a.rows.saturating_add(b.rows),
+            fetched: a.fetched.saturating_add(b.fetched),
+            bytes: a.bytes.saturating_add(b.bytes),
+            pass: a.pass.max(b.pass),
+            ..if waits(&b) > waits(&a) { b } else { a }
+        });
+        all.map(|all| Self { request_bytes: (requests / u128::from(count.max(1))) as u64, ..all })
+    }
+    fn observed(self) -> Observed {
+        let Self { seconds, waited_s, rows, fetched, bytes, .. } = self;
+        Observed { seconds, waited_s, rows, fetched, bytes }
+    }
 }
 
 /// Sums since the run's start.
@@ -63,9 +109,26 @@ impl Counted {
 
 impl Tuning {
     /// `sample_bytes`: what samples have in the mean, if blocks are to be found.
-    pub(super) fn new(pace: Option<Pace>, blocks: Blocks, sample_bytes: Option<u64>) -> Self {
+    /// `shared`: together with other ranks.
+    pub(super) fn new(pace: Option<Pace>, blocks: Blocks, sample_bytes: Option<u64>, shared: bool) -> Self {
         let (counted, carried) = (Counted::default(), Observed::default());
-        Self { pace, blocks, sample_bytes, counted, carried, set_for: None }
+        Self { pace, blocks, sample_bytes, counted, carried, set_for: None, shared: shared.then(Offer::default) }
+    }
+    /// This rank's measurements before `epoch`, for the others.
+    pub(super) fn offer(&mut self, feed: &Feed, epoch: u64) -> Seen {
+        let now = Counted::now(feed);
+        let Observed { seconds, waited_s, rows, fetched, bytes } = self.seen(now);
+        if let Some(offer) = &mut self.shared {
+            offer.counted = now;
+        }
+        let (request_bytes, pass) = (feed.source.link().request_bytes, feed.cache.pass_to_come(epoch));
+        Seen { seconds, waited_s, rows, fetched, bytes, request_bytes, pass }
+    }
+    /// Takes the measurements of all ranks: the next epoch is set by them.
+    pub(super) fn agree(&mut self, seen: Option<Seen>) {
+        if let Some(offer) = &mut self.shared {
+            offer.agreed = seen;
+        }
     }
     /// Target, bound and budget, for a run's identity.
     pub(super) fn told(&self) -> Option<String> {
@@ -76,7 +139,7 @@ impl Tuning {
     pub(super) fn stored(&self, next: Option<u64>, feed: &Feed) -> Tuned {
         let (mut pace, mut blocks) = (self.pace, self.blocks);
         let mut since = self.seen(Counted::now(feed));
-        if let Some(epoch) = next.filter(|&epoch| self.set_for != Some(epoch)) {
+        if let Some(epoch) = next.filter(|&epoch| self.set_for != Some(epoch) && self.shared.is_none()) {
             if let Some(pace) = &mut pace {
                 pace.follow(std::mem::take(&mut since));
             }
@@ -94,8 +157,12 @@ impl Tuning {
     }
 
     fn look(&self, blocks: &mut Blocks, epoch: u64, feed: &Feed) {
-        if let (Some(sample_bytes), Some(pass)) = (self.sample_bytes, feed.cache.pass_to_come(epoch)) {
-            blocks.look(pass, ReadCost { request_bytes: feed.source.link().request_bytes, sample_bytes });
+        self.look_at(blocks, feed.cache.pass_to_come(epoch), feed.source.link().request_bytes);
+    }
+
+    fn look_at(&self, blocks: &mut Blocks, pass: Option<u64>, request_bytes: u64) {
+        if let (Some(sample_bytes), Some(pass)) = (self.sample_bytes, pass) {
+            blocks.look(pass, ReadCost { request_bytes, sample_bytes });
         }
     }
 }
@@ -105,8 +172,21 @@ impl Engine {
     /// began.
     pub(super) fn tune_epoch(&self, epoch: u64, anew: bool) -> Result<()> {
         let Some(mut tuning) = self.tuning.as_ref().map(lossfeed_sync::Mutex::lock) else { return Ok(()) };
-        if !anew || tuning.set_for.take() == Some(epoch) {
+        let set = tuning.set_for.take_if(|_| anew) == Some(epoch);
+        if !anew || (set && tuning.shared.is_none()) {
             return Ok(());
+        }
+        if let Some(offer) = &mut tuning.shared {
+            // Without an exchange before it an epoch goes on with what was set.
+            let (Some(agreed), counted) = (offer.agreed.take(), offer.counted) else { return Ok(()) };
+            (tuning.counted, tuning.carried) = (counted, Observed::default());
+            if let Some(pace) = &mut tuning.pace {
+                pace.follow(agreed.observed());
+            }
+            let mut blocks = tuning.blocks;
+            tuning.look_at(&mut blocks, agreed.pass, agreed.request_bytes);
+            tuning.blocks = blocks;
+            return self.apply(&tuning, epoch);
         }
         let now = Counted::now(&self.feed);
         let seen = tuning.seen(now);

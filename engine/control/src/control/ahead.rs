@@ -119,11 +119,10 @@ impl Stream {
         if from >= end || drawing.seed != self.seed || !Arc::ptr_eq(&drawing.owned, &self.owned) {
             return from;
         }
-        let pass_len = self.owned.len().max(1) as u64;
-        let pass_of = |place: usize| self.position.saturating_add(place as u64) / pass_len;
+        let pass_of = |place: usize| drawing.pass_of(self.position.saturating_add(place as u64));
         let other = |&pass: &u64| drawing.blocks.of(pass) != self.blocks.of(pass);
         let Some(pass) = (pass_of(from)..=pass_of(end - 1)).find(other) else { return end };
-        (pass.saturating_mul(pass_len).saturating_sub(self.position) as usize).max(from)
+        (drawing.first_of(pass).saturating_sub(self.position) as usize).max(from)
     }
 }
 

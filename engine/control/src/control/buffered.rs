@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::buffer::{Buffer, Reader, Words};
-use super::{Books, Control, Decision, Evicted, Row, Turn, Verdict};
+use super::{Books, Control, Decision, Evicted, PIECE, Row, Turn, Verdict};
 use crate::error::{Error, Result};
+use crate::index::ScoreTable;
 use crate::ledger::Access;
 use crate::sampler::{Blocks, BufferOptions, Sampler};
 use crate::types::SampleId;
@@ -258,6 +259,22 @@ impl Control {
         self.buffered.as_ref().map_or(0, |buffered| buffered.late)
     }
 
+    /// Beliefs were replaced that were `before` ([`Control::replace_beliefs`]): a buffer sampler's residents of which
+    /// another is believed now are drawn by that. Looks at [`PIECE`] arrivals from the `first`-th on; answers the next.
+    pub fn rescore_buffer(&mut self, before: &ScoreTable, first: u64) -> Option<u64> {
+        let buffer = &mut self.buffered.as_mut()?.buffer;
+        let (residents, next) = buffer.arrived(first, PIECE as u64);
+        let scores = &self.scores;
+        let news = residents.filter_map(|id| {
+            let now = scores.importance(id)?;
+            (before.importance(id).map(f32::to_bits) != Some(now.to_bits())).then_some((id, now))
+        });
+        let news: Vec<(SampleId, f32)> = news.collect();
+        self.touched += PIECE as u64;
+        news.into_iter().for_each(|(id, belief)| buffer.rescore(id, belief));
+        next
+    }
+
     pub(super) fn decide_buffered(&mut self, number: usize, bytes: &dyn Fn(SampleId) -> u64) -> Turn {
         if self.ledger().is_none() {
             return Turn::Lent;
@@ -276,7 +293,8 @@ impl Control {
         };
         let buffer = &mut buffered.buffer;
         let size = pass.plan.range(number).len();
-        buffer.full |= buffered.stream + buffered.taken as u64 >= buffer.setup.owned.len() as u64;
+        let taken = buffered.stream + buffered.taken as u64;
+        buffer.full |= taken >= self.drawing.as_ref().map_or(buffer.setup.owned.len() as u64, |of| of.first_of(1));
         let serial = buffered.base + number as u64;
         let fresh = buffer.fresh(size, serial..serial + 1);
         let replays = buffer.draw(size - fresh, serial);

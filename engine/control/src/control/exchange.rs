@@ -1,4 +1,4 @@
-//! Beliefs that several ranks share.
+//! Beliefs that several ranks share, and what each has in its cache.
 //!
 //! A rank of such a run keeps two tables: what all ranks agreed on at the last exchange, and that with what it has
 //! learned since, by which its own cache goes. Orders are drawn from the first. At an exchange every rank gives what it
@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::{Control, tell};
+use super::{Control, Held, PIECE, tell};
 use crate::error::{Error, Result};
 use crate::index::{ScoreTable, Standing};
 use crate::types::SampleId;
@@ -85,10 +85,18 @@ pub fn merge(table: &mut ScoreTable, ranks: &[Vec<News>]) {
     all.into_iter().for_each(|news| news.tell(table));
 }
 
+/// The facts that all ranks agreed on at the last exchange: orders are drawn from them.
+#[derive(Clone)]
+pub struct Shared {
+    /// Beliefs.
+    pub table: Arc<ScoreTable>,
+    /// Each rank's cached samples.
+    pub held: Arc<Held>,
+}
+
 /// What a rank shares.
 pub(super) struct Exchange {
-    /// What all ranks agreed on.
-    table: Arc<ScoreTable>,
+    shared: Shared,
     /// What was given to the others and has not come back merged.
     given: Arc<Vec<News>>,
     /// What was learned since.
@@ -101,20 +109,24 @@ impl Exchange {
         self.learned.push(news);
     }
     pub(super) fn metadata_bytes(&self) -> usize {
-        self.table.metadata_bytes() + (self.given.capacity() + self.learned.capacity()) * size_of::<News>()
+        self.shared.table.metadata_bytes() + (self.given.capacity() + self.learned.capacity()) * size_of::<News>()
     }
 }
 
 impl Control {
-    /// The same as a rank that shares what it learns with others. Not with a sampler that trains on the cache as a
-    /// buffer: who is in it differs from rank to rank.
+    /// The same as a rank that shares what it learns with others.
     pub fn with_exchange(self) -> Self {
-        let table = Arc::new(self.scores.clone());
-        Self { exchange: Some(Box::new(Exchange { table, given: Arc::default(), learned: Vec::new() })), ..self }
+        let shared = Shared { table: Arc::new(self.scores.clone()), held: Arc::default() };
+        Self { exchange: Some(Box::new(Exchange { shared, given: Arc::default(), learned: Vec::new() })), ..self }
     }
-    /// The beliefs that all ranks agreed on at the last exchange; `None` in a run that shares nothing.
-    pub fn shared(&self) -> Option<Arc<ScoreTable>> {
-        self.exchange.as_ref().map(|exchange| Arc::clone(&exchange.table))
+    /// The facts that all ranks agreed on at the last exchange; `None` in a run that shares nothing.
+    pub fn shared(&self) -> Option<Shared> {
+        self.exchange.as_ref().map(|exchange| exchange.shared.clone())
+    }
+    /// A bit for each of [`PIECE`] samples from `first` on, set for residents; none while the books are lent.
+    pub fn residents(&self, first: usize) -> &[u64] {
+        let words = first / 64..(first + PIECE).min(self.scores.len()).div_ceil(64);
+        self.ledger().map_or(&[], |ledger| ledger.resident_set().words(words))
     }
     /// What this rank has learned since the last exchange, all of it until [`Self::share_merged`] is called. Nothing in
     /// a run that shares nothing.
@@ -128,11 +140,12 @@ impl Control {
         }
         Arc::clone(&exchange.given)
     }
-    /// The exchange is over: all ranks hold `table`, and so do this one's beliefs ([`Self::replace_beliefs`]). What was
-    /// learned since [`Self::news`] is put on top, and is given at the next exchange.
-    pub fn share_merged(&mut self, table: Arc<ScoreTable>) {
+    /// The exchange is over: all ranks agreed on `shared`, and this one's beliefs are those
+    /// ([`Self::replace_beliefs`]). What was learned since [`Self::news`] is put on top, and is given at the next
+    /// exchange.
+    pub fn share_merged(&mut self, shared: Shared) {
         let Some(exchange) = &mut self.exchange else { return };
-        (exchange.table, exchange.given) = (table, Arc::default());
+        (exchange.shared, exchange.given) = (shared, Arc::default());
         for news in &exchange.learned {
             news.tell(&mut self.scores);
             if let Standing::Scored(belief) = self.scores.standing(news.id) {
@@ -141,9 +154,9 @@ impl Control {
         }
     }
     /// As a run is resumed: what was shared, and what this rank had not given yet. Its beliefs hold both.
-    pub fn share_restored(&mut self, table: Arc<ScoreTable>, given: Arc<Vec<News>>) {
+    pub fn share_restored(&mut self, shared: Shared, given: Arc<Vec<News>>) {
         if let Some(exchange) = &mut self.exchange {
-            **exchange = Exchange { table, given, learned: Vec::new() };
+            **exchange = Exchange { shared, given, learned: Vec::new() };
         }
     }
 }
@@ -186,10 +199,10 @@ mod tests {
         assert_eq!(words.map(read).collect::<Vec<Vec<News>>>(), news);
         let step = ranks.iter().map(Control::step).max().unwrap();
         for rank in ranks {
-            let mut table = ScoreTable::clone(&rank.shared().unwrap());
+            let mut table = ScoreTable::clone(&rank.shared().unwrap().table);
             merge(&mut table, &news);
             rank.replace_beliefs(table.clone(), step);
-            rank.share_merged(Arc::new(table));
+            rank.share_merged(Shared { table: Arc::new(table), held: Arc::default() });
         }
     }
 
@@ -241,7 +254,8 @@ mod tests {
                 if grouping[number] {
                     exchange(&mut ranks);
                     let first = look(ranks[0].scores());
-                    prop_assert!(ranks.iter().all(|r| look(r.scores()) == first && look(&r.shared().unwrap()) == first));
+                    let shared = |rank: &Control| look(&rank.shared().unwrap().table);
+                    prop_assert!(ranks.iter().all(|r| look(r.scores()) == first && shared(r) == first));
                 }
             }
             exchange(&mut ranks);
@@ -266,10 +280,10 @@ mod tests {
         let given = [ranks[0].news().to_vec(), ranks[1].news().to_vec()];
         ranks[0].learn(None, [(1, 2.0), (2, 9.0)].into_iter());
         for rank in &mut ranks {
-            let mut table = ScoreTable::clone(&rank.shared().unwrap());
+            let mut table = ScoreTable::clone(&rank.shared().unwrap().table);
             merge(&mut table, &given);
             rank.replace_beliefs(table.clone(), 1);
-            rank.share_merged(Arc::new(table));
+            rank.share_merged(Shared { table: Arc::new(table), held: Arc::default() });
         }
         assert_eq!([0, 1].map(|rank: usize| ranks[rank].scores().importance(1)), [Some(3.0), Some(4.0)]);
         exchange(&mut ranks);

@@ -8,9 +8,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Control, PIECE};
+use super::{Control, PIECE, Shared};
 use crate::error::Result;
 use crate::index::ScoreTable;
+use crate::sampler::batches::share;
 use crate::sampler::{Blocks, Order, Outlook, Sampler, first_pass, in_turn, owned_ids, pass_in_blocks};
 use crate::types::SampleId;
 
@@ -33,6 +34,18 @@ pub struct Drawing {
     pub blocks: Blocks,
     /// Epochs are shuffled passes over the owned samples until [`Control::use_weights`] is called.
     pub awaits_weights: bool,
+    /// Set for ranks that draw one order of all samples; `None`: each rank draws from its own.
+    pub together: Option<Together>,
+}
+
+/// The way in which ranks divide what they draw together. `owned` is then every sample, on every rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Together {
+    /// Samples a batch and rank.
+    pub batch_size: usize,
+    /// Consecutive samples of a buffer sampler's stream that go to one rank: a block, so that it is read with one
+    /// request.
+    pub granule: u32,
 }
 
 /// Something as it was before it changed.
@@ -156,24 +169,62 @@ impl Snapshot {
 }
 
 impl Drawing {
-    /// The next `count` samples of the stream from `position` on: pass after pass over the owned samples, each shuffled
-    /// in its blocks.
+    /// The next `count` samples of this rank's stream from `position` on: pass after pass over the owned samples, each
+    /// shuffled in its blocks. Ranks that draw together have one stream, and take pieces of it in turn.
     pub fn draw_stream(&self, position: u64, count: usize) -> Order {
         let pass_len = self.owned.len().max(1) as u64;
-        let (mut pass, mut skipped) = (position / pass_len, (position % pass_len) as usize);
+        let mut drawn: Option<(u64, Order)> = None;
         let mut stream = Order::default();
         while stream.ids.len() < count && !self.owned.is_empty() {
-            let drawn = pass_in_blocks(&self.outlook(pass, &ScoreTable::new(0, 0.0), &|_| false), self.blocks.of(pass));
-            let until = drawn.ids.len().min(skipped + count - stream.ids.len());
-            stream.ids.extend_from_slice(&drawn.ids[skipped..until]);
-            stream.weights.extend_from_slice(&drawn.weights[skipped..until]);
-            (pass, skipped) = (pass + 1, 0);
+            let (at, piece) = self.in_stream(position.saturating_add(stream.ids.len() as u64));
+            let (pass, first) = (at / pass_len, (at % pass_len) as usize);
+            let (_, order) = match drawn.take() {
+                Some(drawn) if drawn.0 == pass => drawn,
+                _ => {
+                    let nothing = ScoreTable::new(0, 0.0);
+                    (pass, pass_in_blocks(&self.outlook(pass, &nothing, &|_| false), self.blocks.of(pass)))
+                }
+            };
+            let most = (count - stream.ids.len()).min(usize::try_from(piece).unwrap_or(usize::MAX));
+            let until = order.ids.len().min(first.saturating_add(most));
+            stream.ids.extend_from_slice(&order.ids[first..until]);
+            stream.weights.extend_from_slice(&order.weights[first..until]);
+            drawn = Some((pass, order));
         }
         stream
     }
-    /// The first pass of the stream that has not begun at `position`.
+    /// The position in the stream of this rank's place `place`, and how many of its places follow each other there.
+    fn in_stream(&self, place: u64) -> (u64, u64) {
+        let Some(together) = self.together else { return (place, u64::MAX) };
+        let (granule, ranks) = (u64::from(together.granule.max(1)), u64::from(self.world_size));
+        let (number, within) = (place / granule, place % granule);
+        let before = number.saturating_mul(ranks).saturating_add(self.rank.into()).saturating_mul(granule);
+        (before.saturating_add(within), granule - within)
+    }
+    /// The pass in which this rank's place `place` is.
+    pub(super) fn pass_of(&self, place: u64) -> u64 {
+        self.in_stream(place).0 / self.owned.len().max(1) as u64
+    }
+    /// This rank's first place of the stream that is in `pass` or a later one.
+    pub(super) fn first_of(&self, pass: u64) -> u64 {
+        let start = pass.saturating_mul(self.owned.len().max(1) as u64);
+        let Some(together) = self.together else { return start };
+        let granule = u64::from(together.granule.max(1));
+        let turn = granule.saturating_mul(self.world_size.into());
+        let own = u64::from(self.rank).saturating_mul(granule);
+        let within = (start % turn).saturating_sub(own).min(granule);
+        (start / turn).saturating_mul(granule).saturating_add(within)
+    }
+    /// The first pass of the stream of which this rank has taken nothing at `position`.
     pub fn pass_to_come(&self, position: u64) -> u64 {
-        position.div_ceil(self.owned.len().max(1) as u64)
+        position.checked_sub(1).map_or(0, |last| self.pass_of(last) + 1)
+    }
+    /// Draws of an epoch that are this rank's, or as many places of its stream.
+    pub fn share(&self) -> usize {
+        match self.together {
+            Some(_) => share(self.owned.len(), self.rank, self.world_size),
+            None => self.owned.len(),
+        }
     }
     /// Whether orders depend on more than the seed now.
     pub fn adaptive(&self) -> bool {
@@ -183,37 +234,37 @@ impl Drawing {
     pub fn draw_blind(&self, epoch: u64) -> Result<Order> {
         self.draw(epoch, &ScoreTable::new(0, 0.0), &|_| false)
     }
-    /// This rank's part of `epoch` in a run that shares beliefs: every rank draws the whole epoch from what all of them
-    /// believe, and takes each so many-th draw of it. `owned` must be all samples.
+    /// This rank's part of `epoch` in a run whose ranks draw together: every rank draws the whole epoch from what all
+    /// of them believe and have, and takes each so many-th draw of it.
     ///
     /// # Errors
     /// As the sampler's.
-    pub fn draw_shared(&self, epoch: u64, scores: &ScoreTable) -> Result<Order> {
-        let &Self { samples, seed, rank, world_size, .. } = self;
-        let owned = &self.owned;
-        let resident = &|_| false; // the cache is a rank's own
-        let all = Outlook { owned, samples, epoch, seed, rank: 0, world_size: 1, scores, resident };
-        let order = self.sampler.draw(&all)?;
-        if world_size == 1 {
+    pub fn draw_shared(&self, epoch: u64, shared: &Shared) -> Result<Order> {
+        let batch_size = self.together.map_or(0, |together| together.batch_size);
+        let order = self.draw_of_all(epoch, (self.world_size, batch_size), Some(shared))?;
+        let ranks = self.world_size as usize;
+        if ranks == 1 {
             return Ok(order);
         }
         // Short epochs are trimmed, so that ranks step alike.
-        let (draws, ranks) = (order.ids.len(), world_size as usize);
+        let draws = order.ids.len();
         let draws = if self.sampler.is_short() { draws - draws % ranks } else { draws };
-        let part = || (rank as usize..draws).step_by(ranks);
+        let part = || (self.rank as usize..draws).step_by(ranks);
         let (ids, weights) = (part().map(|at| order.ids[at]), part().map(|at| order.weights[at]));
         Ok(Order { ids: ids.collect(), weights: weights.collect() })
     }
-    /// The draws of `epoch` of `ranks` ranks, in the order in which they take them in turn, by the seed alone; of ranks
-    /// that share beliefs (`shared`), by those. For drawings that need nothing else.
+    /// The draws of `epoch` of some ranks with some batch size, in the order in which they take them in turn, by the
+    /// seed alone; of ranks that draw together, by what they share. For drawings that need nothing else.
     ///
     /// # Errors
     /// As the sampler's.
-    pub fn draw_of_all(&self, epoch: u64, ranks: u32, shared: Option<&ScoreTable>) -> Result<Order> {
-        let of = |rank, world_size, owned| Self { rank, world_size, owned, ..self.clone() };
-        if let Some(scores) = shared {
-            return of(0, 1, Arc::clone(&self.owned)).draw_shared(epoch, scores);
+    pub fn draw_of_all(&self, epoch: u64, (ranks, batch_size): (u32, usize), shared: Option<&Shared>) -> Result<Order> {
+        if let Some(shared) = shared {
+            let mut order = self.draw(epoch, &shared.table, &|id| shared.held.any(id))?;
+            shared.held.deal(&mut order, ranks, batch_size);
+            return Ok(order);
         }
+        let of = |rank, world_size, owned| Self { rank, world_size, owned, ..self.clone() };
         let owned = |rank, ranks| owned_ids(self.samples as usize, self.seed, rank, ranks, 1).into();
         if !self.awaits_weights && self.sampler.shares_one_list() {
             return of(0, 1, owned(0, 1)).draw_blind(epoch);
@@ -236,7 +287,9 @@ impl Drawing {
         scores: &'a ScoreTable,
         resident: &'a dyn Fn(SampleId) -> bool,
     ) -> Outlook<'a> {
-        let &Self { ref owned, samples, seed, rank, world_size, .. } = self;
+        let &Self { ref owned, samples, seed, .. } = self;
+        // What ranks draw together is what one rank alone would draw.
+        let (rank, world_size) = if self.together.is_some() { (0, 1) } else { (self.rank, self.world_size) };
         Outlook { owned, samples, epoch, seed, rank, world_size, scores, resident }
     }
 }

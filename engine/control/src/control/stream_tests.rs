@@ -26,7 +26,7 @@ fn bytes(_: SampleId) -> u64 {
 fn drawing(samples: u32, seed: u64, blocks: Blocks) -> Drawing {
     let sampler: Arc<dyn Sampler> = Arc::new(Echo::default());
     let owned = (0..samples).collect();
-    Drawing { sampler, samples, owned, seed, rank: 0, world_size: 1, blocks, awaits_weights: false }
+    Drawing { sampler, samples, owned, seed, rank: 0, world_size: 1, blocks, awaits_weights: false, together: None }
 }
 
 impl Run {

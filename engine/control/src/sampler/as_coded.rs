@@ -49,9 +49,6 @@ impl Sampler for PadsAsCoded {
     fn name(&self) -> &'static str {
         "shade-as-coded"
     }
-    fn looks_at_residents(&self) -> bool {
-        true
-    }
     fn by_batch_rank(&self) -> bool {
         true
     }

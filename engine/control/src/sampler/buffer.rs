@@ -111,9 +111,6 @@ impl Sampler for Echo {
     fn name(&self) -> &'static str {
         "echo"
     }
-    fn looks_at_residents(&self) -> bool {
-        true
-    }
     fn buffer(&self) -> Option<BufferOptions> {
         Some(self.options())
     }
@@ -132,9 +129,6 @@ impl Sampler for Echo {
 impl Sampler for Replay {
     fn name(&self) -> &'static str {
         "replay"
-    }
-    fn looks_at_residents(&self) -> bool {
-        true
     }
     fn buffer(&self) -> Option<BufferOptions> {
         Some(self.options())

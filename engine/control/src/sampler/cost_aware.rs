@@ -54,9 +54,6 @@ impl Sampler for CostAware {
     fn name(&self) -> &'static str {
         "cost-aware"
     }
-    fn looks_at_residents(&self) -> bool {
-        true
-    }
     fn random_scores(&self) -> bool {
         self.random_scores
     }

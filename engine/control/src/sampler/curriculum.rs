@@ -42,9 +42,6 @@ impl Sampler for Curriculum {
     fn name(&self) -> &'static str {
         "curriculum"
     }
-    fn looks_at_residents(&self) -> bool {
-        false
-    }
     fn check(&self) -> Result<()> {
         if !(self.start > 0.0 && self.start <= 1.0) {
             return Err(Error::settings(format!(

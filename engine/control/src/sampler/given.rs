@@ -77,9 +77,6 @@ impl Sampler for Given {
     fn name(&self) -> &'static str {
         "given"
     }
-    fn looks_at_residents(&self) -> bool {
-        false
-    }
     fn draw(&self, outlook: &Outlook<'_>) -> Result<Order> {
         Err(Error::usage(format!(
             "sampler given draws nothing: hand over the ids of epoch {} when it starts",

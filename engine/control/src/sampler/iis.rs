@@ -56,9 +56,6 @@ impl Sampler for Iis {
     fn name(&self) -> &'static str {
         "iis"
     }
-    fn looks_at_residents(&self) -> bool {
-        false
-    }
     fn check(&self) -> Result<()> {
         self.passes().check("iis")?;
         tilt::check_floor("iis", self.floor)?;

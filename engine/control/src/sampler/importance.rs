@@ -27,9 +27,6 @@ impl Sampler for Importance {
     fn name(&self) -> &'static str {
         "importance"
     }
-    fn looks_at_residents(&self) -> bool {
-        false
-    }
     fn check(&self) -> Result<()> {
         tilt::check_floor("importance", self.floor)
     }

@@ -43,9 +43,6 @@ impl Sampler for InfoBatch {
     fn name(&self) -> &'static str {
         "infobatch"
     }
-    fn looks_at_residents(&self) -> bool {
-        false
-    }
     fn is_short(&self) -> bool {
         self.short
     }

@@ -39,7 +39,6 @@ pub use ownership::owned_ids;
 pub use pads::Pads;
 pub use part::{Dealt, Leg, Part, in_turn};
 pub use selective::Selective;
-pub use settings::blind;
 pub use tilt::random_belief;
 pub(crate) use tilt::{first_pass, pass_in_blocks};
 pub use uniform::Uniform;
@@ -135,8 +134,6 @@ pub trait Sampler: Send + Sync {
     fn shares_one_list(&self) -> bool {
         false
     }
-    /// Whether draws depend on what is in the cache, so that ranks with caches of their own cannot draw one order.
-    fn looks_at_residents(&self) -> bool;
     /// Whether it goes by a score's rank in its batch where the user names no score.
     fn by_batch_rank(&self) -> bool {
         false

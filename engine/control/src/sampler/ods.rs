@@ -24,9 +24,6 @@ impl Sampler for Ods {
     fn name(&self) -> &'static str {
         "ods"
     }
-    fn looks_at_residents(&self) -> bool {
-        true
-    }
     fn draw(&self, outlook: &Outlook<'_>) -> Result<Order> {
         let Order { ids, weights } = tilt::first_pass(outlook);
         let (cached, rest): (Vec<_>, Vec<_>) = ids.into_iter().partition(|&id| (outlook.resident)(id));

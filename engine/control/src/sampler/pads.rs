@@ -124,9 +124,6 @@ impl Sampler for Pads {
     fn name(&self) -> &'static str {
         "pads"
     }
-    fn looks_at_residents(&self) -> bool {
-        true
-    }
     fn by_batch_rank(&self) -> bool {
         true
     }

@@ -43,9 +43,6 @@ impl Sampler for Selective {
     fn name(&self) -> &'static str {
         "selective"
     }
-    fn looks_at_residents(&self) -> bool {
-        false
-    }
     fn check(&self) -> Result<()> {
         self.passes().check("selective")?;
         if self.stale == 0 {

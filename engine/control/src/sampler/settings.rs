@@ -60,12 +60,6 @@ macro_rules! samplers {
 }
 pub(super) use samplers;
 
-/// The samplers that do not look at the cache, by name: those that ranks with caches of their own can share.
-pub fn blind() -> Vec<&'static str> {
-    let blind = |name: &&str| SamplerSettings::from_name(name).is_ok_and(|sampler| !sampler.looks_at_residents());
-    super::NAMES.into_iter().filter(blind).collect()
-}
-
 impl Default for SamplerSettings {
     fn default() -> Self {
         Self::CostAware(CostAware::default())
@@ -101,10 +95,6 @@ impl SamplerSettings {
             Self::Replay(sampler) => Self::Replay(Replay { block, ..sampler }),
             other => other,
         }
-    }
-    /// [`Sampler::looks_at_residents`]; what [`super::Auto`] may choose does.
-    pub fn looks_at_residents(&self) -> bool {
-        self.drawn_by().is_none_or(|sampler| sampler.looks_at_residents())
     }
     /// [`Sampler::by_batch_rank`].
     pub fn by_batch_rank(&self) -> bool {

@@ -29,9 +29,6 @@ impl Sampler for Uniform {
     fn name(&self) -> &'static str {
         "uniform"
     }
-    fn looks_at_residents(&self) -> bool {
-        false
-    }
     fn check(&self) -> Result<()> {
         let set = match self {
             Self { fixed_shares: true, replacement: true, .. } => "replacement",

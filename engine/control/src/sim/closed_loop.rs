@@ -213,6 +213,7 @@ fn control_of(run: &ClosedLoop<'_>, samples: usize) -> Result<Control> {
         world_size: run.ranks,
         blocks: Blocks::new(block),
         awaits_weights: false,
+        together: None,
     };
     let control = Control::new(ScoreTable::new(samples, smoothing), ledger).with_drawing(drawing);
     let Some(options) = run.sampler.buffer() else { return Ok(control) };

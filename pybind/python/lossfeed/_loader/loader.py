@@ -302,13 +302,13 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, LinearLosses, MadeAgain):
         return user_order.numbers(planned), user_order.numbers(ends)
 
     def exchange(self, group: Any = None) -> None:
-        """Sends this rank's scores since the last exchange to all ranks and receives theirs: afterwards all ranks have
-        the same importances. For ``ranks="exchange"``, which calls it at the start of every epoch: call it yourself
-        only to use another process group than the default, also for later epochs. Ends the current pass. Every rank
-        must call it.
+        """Sends this rank's scores since the last exchange, and which samples it has in its cache, to all ranks and
+        receives theirs: afterwards all ranks have the same importances. For ``ranks="exchange"``, which calls it at
+        the start of every epoch: call it yourself only to use another process group than the default, also for later
+        epochs. Ends the current pass. Every rank must call it.
 
-        Cost: one ``all_gather`` of 12 bytes a score, after one of a few hundred bytes a rank. A rank keeps 8
-        bytes a sample and 12 for each score until the next exchange, and draws the whole epoch's order, not a share.
+        Cost: one ``all_gather`` of 12 bytes a score and one bit a sample, after one of a few hundred bytes a rank. A
+        rank keeps 8 bytes and a bit a rank for each sample, and 12 for each score, and draws the whole epoch's order.
 
         Raises:
             SettingsError: on every rank, if ranks differ in dataset, epoch, seed, sampler or another setting that

@@ -194,7 +194,7 @@ class Sampling(Topic):
             else 0.5.
         ranks: ``"own"``, the default: each rank draws from its own share of the samples for the whole run.
             ``"exchange"``: all ranks draw one order by what all have learned, and each takes its part; see
-            :meth:`lossfeed.Loader.exchange`. Not with samplers that look at the cache.
+            :meth:`lossfeed.Loader.exchange`.
         score_file: a file that keeps importances; None, the default: none. A loader that is given it again begins with
             them, on any number of ranks. It is written by a thread and at ``close``; a killed process leaves the old
             file or the new one, whole. 12 bytes a scored sample, mode 600; links are not followed. With several ranks

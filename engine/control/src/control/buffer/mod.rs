@@ -149,6 +149,17 @@ impl Buffer {
             by_score.rescore(place as usize, belief);
         }
     }
+    /// The residents among up to `most` arrivals from the `first`-th on, oldest first, and the number of the next
+    /// arrival, if there is one.
+    pub(super) fn arrived(&self, first: u64, most: u64) -> (impl Iterator<Item = SampleId>, Option<u64>) {
+        let size = self.ring.len() as u64;
+        let from = first.max(self.head);
+        let end = from.saturating_add(most).min(self.tail);
+        let places = (from..end).map(move |arrival| (arrival % size) as u32);
+        let ids = places.map(|place| (place, self.ring[place as usize]));
+        let resident = ids.filter(|&(place, id)| self.place_of[id as usize] == place).map(|(_, id)| id);
+        (resident, (end < self.tail).then_some(end))
+    }
     /// Draws `count` residents for the batch of that serial number, with their weights.
     pub(super) fn draw(&mut self, count: usize, serial: u64) -> Vec<(SampleId, f32)> {
         let (ring, share) = (&self.ring, self.setup.share_weight);
