@@ -398,7 +398,7 @@ impl Checked {
         let leading = found.then(|| Leading::new(Lead::new(bytes, settings.read_ahead_most())));
         let read_ahead = (bytes > 0).then(|| {
             let ahead =
-                ReadAhead::new(bytes, target_bytes, settings.batch_size, Arc::clone(counters));
+                ReadAhead::new(bytes, target_bytes, [settings.batch_size, self.batches.share()], Arc::clone(counters));
             match source.facts().in_turn {
                 true => ahead.beside(settings.read_ahead.is_some(), Arc::clone(decisions)),
                 false => ahead,

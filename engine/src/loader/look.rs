@@ -24,6 +24,8 @@ pub(super) struct Look {
     pub(super) request_bytes: u64,
     /// Nothing was asked for in this pass before.
     pub(super) fresh: bool,
+    /// Batches wait for it.
+    pub(super) starting: bool,
 }
 
 /// Samples to ask for.

@@ -98,9 +98,15 @@ fn a_stream_waits_for_neighbours_where_the_next_pass_has_its_beginning() {
     assert_eq!(window.asked(&second, found, Chosen::Nothing, &bytes), (Vec::new(), 0));
     window.cede();
     assert_eq!((window.bytes(), window.look()), (7000, None));
-    // When the pass is over they are looked at again.
+    // When the pass is over they are looked at again. A look that ends in the next pass asks for nothing either.
     window.settle(1, 500, [].into_iter());
-    assert_eq!(window.look().unwrap().from, 500);
+    let (late, found) = look(&mut window, ahead(700..1000));
+    assert!(late.from == 500 && found.early == Some(0) && found.urgent > 0);
+    window.begin(2, Some(500..1000));
+    assert_eq!(window.asked(&late, found, Chosen::Nothing, &bytes), (Vec::new(), 0));
+    window.cede();
+    let next = window.look().unwrap();
+    assert_eq!((next.pass, next.from, window.bytes()), (2, 0, 7000));
     // Little of the next pass is there: it has to begin.
     let mut window = Window::new(LIMIT);
     window.begin(1, None);
