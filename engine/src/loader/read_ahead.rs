@@ -227,10 +227,10 @@ impl ReadAhead {
     }
 
     /// True if `look` is a pass's first, and finds its first batch and nothing else: that is so little of the pass that
-    /// it need not wait until the rest is planned.
+    /// it need not wait until the rest is planned. Rows of pages, whose sizes are not known, come with others instead.
     fn first_alone(&self, look: &Look, source: &dyn Source) -> bool {
         let little = self.batch.saturating_mul(DIRECT_SHARE) <= self.share;
-        look.fresh && look.starting && little && source.link().request_bytes > 0
+        look.fresh && look.starting && little && source.facts().sized && source.link().request_bytes > 0
     }
 
     /// The life of a thread that reads ahead for batches which `cache` decides, until [`Self::close`].
