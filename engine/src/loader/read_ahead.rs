@@ -24,7 +24,7 @@ use crate::error::Result;
 use crate::source::{Decisions, Source, Traffic};
 use crate::stats::Counters;
 use crate::tune::decided::Decided;
-use crate::tune::fetch_plan::{DIRECT_SHARE, Plan};
+use crate::tune::fetch_plan::Plan;
 use crate::types::SampleId;
 use lossfeed_sync::{Condvar, Mutex};
 use std::collections::HashSet;
@@ -226,13 +226,6 @@ impl ReadAhead {
         self.room.notify_all();
     }
 
-    /// True if `look` is a pass's first, and finds its first batch and nothing else: that is so little of the pass that
-    /// it need not wait until the rest is planned. Rows of pages, whose sizes are not known, come with others instead.
-    fn first_alone(&self, look: &Look, source: &dyn Source) -> bool {
-        let little = self.batch.saturating_mul(DIRECT_SHARE) <= self.share;
-        look.fresh && look.starting && little && source.facts().sized && source.link().request_bytes > 0
-    }
-
     /// The life of a thread that reads ahead for batches which `cache` decides, until [`Self::close`].
     pub fn work(&self, cache: &Cache, source: &dyn Source) {
         let bytes = |id| source.size(id).expected.unwrap_or(0) + self.target_bytes;
@@ -249,7 +242,9 @@ impl ReadAhead {
                     self.room.wait(&mut window);
                 }
             };
-            let first_alone = self.first_alone(&look, source);
+            // Rows of pages, whose sizes are not known, come with others from the start.
+            let apart = source.facts().sized && source.link().request_bytes > 0;
+            let first_alone = apart && look.first_alone(self.batch, self.share);
             let places = if first_alone { 0 } else { SCANNED_MAX };
             let ahead = || scanned(cache, &look, places, &bytes);
             let mut wants = ahead();

@@ -44,6 +44,22 @@ fn a_rank_that_needs_half_of_a_shard_leaves_the_other_half() {
 }
 
 #[test]
+fn a_gap_that_costs_less_than_a_request_is_read_over() {
+    let (spots, shape) = tar(50_000, 900);
+    // A cache has a fifth of them.
+    let cached = |spot: &Spot| (spot.offset / 1536).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(21) % 5 == 0;
+    let absent: Vec<Spot> = spots.into_iter().filter(|spot| !cached(spot)).collect();
+    assert_eq!(plan(&absent, shape, call(0), 200e6), None);
+    let shape = Shape { framing_bytes: 4096, ..shape };
+    let made = plan(&absent, shape, call(0), 200e6).unwrap();
+    assert_eq!((made.samples.len(), made.by_ranges), (absent.len(), true));
+    let all = ranges(&absent, shape);
+    assert!(all.len() * 100 <= absent.len(), "{}", all.len());
+    let bytes: u64 = all.iter().map(|range| range.bytes()).sum();
+    assert!(bytes <= 50_000 * 1536, "no more than everything");
+}
+
+#[test]
 fn a_first_batch_that_ranges_would_delay_is_asked_for_by_itself() {
     let (spots, shape) = tar(20_000, 2000);
     let direct = |first: usize| Some(Plan { samples: (0..first).collect(), beside_bytes: 0, by_ranges: false });
