@@ -133,8 +133,8 @@ fn chosen(dataset: &Dataset, settings: Settings) -> Result<(Settings, Left)> {
     let cost = ReadCost { request_bytes: dataset.source.link().request_bytes, sample_bytes };
     if neighbours == Neighbours::Alike && cost.block() > 1 {
         tracing::warn!(
-            "neighbours in this dataset have the same labels, so new samples are read one by one: `lossfeed pack` mixes \
-             them, and then one request brings many"
+            "neighbours in this dataset have the same labels, so new samples are read one by one: `lossfeed pack` \
+             mixes them, and then one request brings many"
         );
     }
     Ok((Settings { sampler, ..settings }, Left { awaits_weights, pace, neighbours }))

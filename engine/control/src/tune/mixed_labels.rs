@@ -105,7 +105,7 @@ mod tests {
         labels
     }
 
-    /// `samples` of `classes`, sorted, the k-th of which has 100^(−k/(classes−1)) of the first one's samples if `tailed`.
+    /// `samples` of `classes`, sorted; if `tailed` the k-th has 100^(−k/(classes−1)) of the first one's samples.
     fn sorted(samples: usize, classes: usize, tailed: bool) -> Vec<i64> {
         let part = |k: usize| if tailed { 0.01f64.powf(k as f64 / (classes - 1).max(1) as f64) } else { 1.0 };
         let all: f64 = (0..classes).map(part).sum();
@@ -159,7 +159,7 @@ mod tests {
             prop_assert!((counted.expected - chance * counted.all).abs() < 1e-6);
         }
 
-        /// As spread as shuffled labels are, whatever their classes: the variance is neither far too small nor too large.
+        /// Shuffled labels deviate by no more than the variance says, whatever their classes.
         #[test]
         fn the_variance_is_that_of_shuffled_labels(sizes in prop::collection::vec(20usize..400, 2..6), seed: u64) {
             let labels: Vec<i64> = sizes.iter().zip(0..).flat_map(|(&n, k)| std::iter::repeat_n(k, n)).collect();
