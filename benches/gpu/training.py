@@ -130,7 +130,8 @@ def runs(report: Report, job: Job, options: Options, first_seed: int, alone_per_
         report.figure("share of the time that training waited", mean(whole, "stall_share"), n=n)
         report.figure("accuracy, uniform", mean(uniform, "accuracy"), n=n)
         report.figure("accuracy, cost-aware minus uniform", mean(aware, "accuracy") - mean(uniform, "accuracy"), least=-0.005, n=n, spread=spread)
-        report.figure("accuracy, cost-aware minus the same with a batch's mean for scores", mean(aware, "accuracy") - mean(control, "accuracy"), n=n)
+        by_scores = mean(aware, "accuracy") - mean(control, "accuracy")
+        report.figure("accuracy, cost-aware minus the same with a batch's mean for scores", by_scores, n=n)
         report.figure("samples fetched, cost-aware over uniform", quotient(mean(aware, "fetched_samples"), mean(uniform, "fetched_samples")), most=1.0, n=n)
 
 

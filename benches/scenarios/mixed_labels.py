@@ -33,8 +33,8 @@ EPOCHS, BATCH, SHARDS, WAYS, BLOCKS = 8, 128, 2, ("as-packed", "by-class"), (1, 
 def loader_of(folder: Path, sampler: dict[str, Any], seed: int) -> lf.Loader:
     data = lf.open(str(folder / "train-*.tar"), latency=0.01)
     pixels = lf.ImageTransform("uint8", layout="NHWC", padding=4, flip=0.5)
-    usual: dict[str, Any] = {"cache": "20%", "read_ahead": 1_000_000, "num_workers": 1, "stats": False, "drop_last": True}
-    return lf.Loader(data, BATCH, shuffle=True, sampler=sampler, transform=pixels, seed=seed, **usual)
+    usual: dict[str, Any] = {"cache": "20%", "read_ahead": 1_000_000, "num_workers": 1, "drop_last": True}
+    return lf.Loader(data, BATCH, shuffle=True, sampler=sampler, transform=pixels, seed=seed, stats=False, **usual)
 
 
 def run(folder: Path, block: Any, seed: int, test: tuple[torch.Tensor, torch.Tensor]) -> dict[str, Any]:
@@ -77,7 +77,8 @@ def chosen(folder: Path, seed: int) -> dict[str, Any]:
             return [batch.ids.tolist() for _ in range(2) for batch in loader]
 
     made = ids({"name": "auto"})
-    return {"auto_is": " and ".join(f"block={block}" for block in BLOCKS if made == ids({"name": "auto", "block": block}))}
+    same = [block for block in BLOCKS if made == ids({"name": "auto", "block": block})]
+    return {"auto_is": " and ".join(f"block={block}" for block in same)}
 
 
 def main() -> None:
