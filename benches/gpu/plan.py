@@ -64,7 +64,7 @@ FIRST: tuple[Step, ...] = (
     (Check("copy", 18, "staging", ("copy",), double=True),),
     (Check("overlap", 18, "staging", ("overlap",), double=True),),
     (Check("paths", 25, "staging", ("paths",), double=True),),
-    (Check("train", 70, "training", arguments=("--seeds", "1", "--epochs", "6"), double=True),),
+    (Check("train", 70, "training", arguments=("--seeds", "1", "--epochs", "4"), double=True),),
     (Check("ncu", 30, "dram", needs=("ncu",)),),
     (Check("memcheck", 45, "own_tests", ("memcheck",), truth=True, needs=("gpu", "kernels", "compute-sanitizer")),),
 )
@@ -74,7 +74,7 @@ REST: tuple[Step, ...] = (
     (Check("racecheck", 35, "own_tests", ("racecheck",), truth=True, needs=("gpu", "kernels", "compute-sanitizer")),),
     (Check("pictures", 15, "staging", ("pictures",), double=True),),
     (Check("loaders", 25, "staging", ("loaders",)),),
-    (Check("seeds", 60, "training", arguments=("--seeds", "1", "--epochs", "4", "--first-seed", "1"), double=True),),
+    (Check("seeds", 60, "training", arguments=("--seeds", "1", "--epochs", "3", "--first-seed", "1"), double=True),),
 )
 LISTS = {"first": FIRST, "rest": REST}
 ALL: dict[str, Check] = {check.name: check for steps in LISTS.values() for step in steps for check in step}

@@ -30,7 +30,7 @@ from lossfeed.train.job import Job, prepare
 from lossfeed.train.options import Options
 from lossfeed.train.run import train
 
-RECIPES = "uniform+minio,cost-aware"
+RECIPES = "uniform+minio,cost-aware,cost-aware:scores=batch"
 BUNDLED = Path(__file__).resolve().parents[2] / ".gpu-bundle" / "cifar"
 
 
@@ -119,7 +119,7 @@ def runs(report: Report, job: Job, options: Options, first_seed: int, alone_per_
         if any(r is None or failed(r) for r in pair):
             break
         whole += pair
-        uniform, aware = (whole[k :: len(pair)] for k in (0, 1))
+        uniform, aware, control = (whole[k :: len(pair)] for k in (0, 1, 2))
 
         def mean(rows: list[dict[str, Any]], key: str) -> float:
             return statistics.fmean(r[key] for r in rows)
@@ -130,6 +130,8 @@ def runs(report: Report, job: Job, options: Options, first_seed: int, alone_per_
         report.figure("share of the time that training waited", mean(whole, "stall_share"), n=n)
         report.figure("accuracy, uniform", mean(uniform, "accuracy"), n=n)
         report.figure("accuracy, cost-aware minus uniform", mean(aware, "accuracy") - mean(uniform, "accuracy"), least=-0.005, n=n, spread=spread)
+        by_scores = mean(aware, "accuracy") - mean(control, "accuracy")
+        report.figure("accuracy, cost-aware minus the same with a batch's mean for scores", by_scores, n=n)
         report.figure("samples fetched, cost-aware over uniform", quotient(mean(aware, "fetched_samples"), mean(uniform, "fetched_samples")), most=1.0, n=n)
 
 

@@ -75,7 +75,7 @@ use crate::error::{Error, Result};
 use crate::loader::checkpoint::WeightUse;
 use crate::loader::{BadSample, Deliveries, EpochReport, Feed, Ticket};
 use crate::process::Process;
-use crate::sampler::Batches;
+use crate::sampler::{Batches, Neighbours};
 use crate::scoring::{self, Belief, Measured, Scale};
 use crate::settings::{ScoreKind, Settings};
 use crate::source::{Decisions, Source};
@@ -107,6 +107,7 @@ pub struct Engine {
     seed_is_open: AtomicBool,
     /// Of a run that awaits weights: its sampler was left to [`crate::sampler::Auto`].
     weights: Option<Mutex<WeightUse>>,
+    neighbours: Neighbours,
     /// Of a run of which something is set between epochs: see [`crate::sampler::Auto`] and [`crate::sampler::Block`].
     tuning: Option<Mutex<tuning::Tuning>>,
     clock: Mutex<Clock>,
@@ -171,6 +172,11 @@ impl Engine {
     /// The way batches take to the GPU, and what was measured to choose it.
     pub fn copy_choice(&self) -> &CopyChoice {
         &self.copy_choice
+    }
+
+    /// Labels of neighbours, if the choice of [`crate::sampler::Auto`] depends on them.
+    pub fn neighbours(&self) -> Neighbours {
+        self.neighbours
     }
 
     /// The source behind it.

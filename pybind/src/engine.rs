@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use lossfeed::Error;
 use lossfeed::engine::{Courier as CoreCourier, Engine as Core, ScoreMailbox, refusal};
+use lossfeed::sampler::Neighbours;
 use lossfeed::scoring::Measured;
 use lossfeed::settings::Settings;
 use lossfeed_kernels::rank;
@@ -106,6 +107,15 @@ impl Engine {
     fn describe(&self) -> (String, &'static str, f32, &'static str) {
         let (settings, score) = (self.core.settings(), self.core.score_kind().name());
         (settings.policy_name().to_owned(), score, settings.smoothing_weight(), settings.sampler.name())
+    }
+
+    /// Labels of neighbours where sampler="auto" looked at them: "mixed" or "alike".
+    fn neighbours(&self) -> Option<&'static str> {
+        match self.core.neighbours() {
+            Neighbours::Unknown => None,
+            Neighbours::Mixed => Some("mixed"),
+            Neighbours::Alike => Some("alike"),
+        }
     }
 
     /// The training loop reads weights: a sampler that was left to choose draws by score from the next epoch on.

@@ -6,6 +6,7 @@ import itertools
 import pathlib
 import sys
 import tarfile
+import warnings
 
 import numpy as np
 import pytest
@@ -132,6 +133,52 @@ def test_a_sampler_that_is_told_what_requests_cost_wants_neighbours():
             loader.close()
     assert blocks[1] == 0 and blocks["auto"] >= 16, "the gauge is of blocks that are found"
     assert requests["auto"] <= 0.1 * samples < requests[1], requests
+
+
+def labelled(samples, way):
+    """A shard of pictures of ten classes, or of none, in an order of chance or class by class."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(samples) % 10 if way != "sorted" else np.arange(samples) * 10 // samples
+    image, out = png(0, size=(8, 8)), io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for i, label in enumerate(labels if way == "sorted" else rng.permutation(labels)):
+            info = tarfile.TarInfo(f"{i:05}.png" if way == "unlabelled" else f"c{label}/{i:05}.png")
+            info.size = len(image)
+            archive.addfile(info, io.BytesIO(image))
+    return out.getvalue()
+
+
+def test_auto_takes_neighbours_together_where_their_labels_are_mixed(tmp_path, caplog):
+    """And nowhere else: not without labels, not in sorted data, not where all has room in the prefetch window."""
+    warnings.simplefilter("ignore", lf.TrainingWarning)
+    samples, epochs = 1500, 3
+
+    def run(way, sampler="auto", window=50_000):
+        path = tmp_path / f"{way}.tar"
+        path.exists() or path.write_bytes(labelled(samples, way))
+        data = lf.open(str(path), latency=0.002, **({"fields": ["png"]} if way == "unlabelled" else {}))
+        keywords = {"cache": "20%", "read_ahead": window, "num_workers": 1, "seed": 3, "stats": False}
+        random = lf.ImageTransform("float32", padding=1, flip=0.5)
+        caplog.clear()
+        with lf.Loader(data, 50, shuffle=True, sampler=sampler, transform=random, **keywords) as loader:
+            summary = loader.summary()
+            ids = [batch.ids.tolist() for _ in range(epochs) for batch in loader]
+            requests = loader.stats()["store_requests_total"]
+        advice = [record for record in caplog.records if "lossfeed pack" in record.message]
+        assert "auto chose replay" in summary or sampler != "auto"
+        return ids, requests, summary, len(advice)
+
+    alone = {"name": "auto", "block": 1}
+    mixed, apart = run("mixed"), run("mixed", alone)
+    assert "whose labels are mixed" in mixed[2] and "new samples" not in apart[2]
+    assert mixed[1] < apart[1] / 4 and mixed[3] == apart[3] == 0, (mixed[1], apart[1])
+    assert mixed[0] == run("mixed", {"name": "auto", "block": "auto"})[0] != apart[0]
+    ordered = run("sorted")
+    assert ordered[0] == run("sorted", alone)[0] and "`lossfeed pack` mixes them" in ordered[2] and ordered[3] == 1
+    nameless = run("unlabelled")
+    assert nameless[0] == run("unlabelled", alone)[0] and "new samples" not in nameless[2] and nameless[3] == 0
+    within = run("sorted", window=50_000_000)
+    assert within[0] == ordered[0] and "new samples" not in within[2] and within[3] == 0
 
 
 @pytest.mark.parametrize(

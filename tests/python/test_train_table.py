@@ -70,6 +70,8 @@ def test_seconds_are_shown_beside_how_often_they_fit_into_the_first_recipes():
     assert next(v for k, v in lines.items() if k.startswith("× faster than")) == ["3.00", "2.50"]
     control = "echo is the control without scores: what replay has over it is what scores are worth here."
     assert table.render(runs).endswith(control)
+    batch = table.render([*runs, run("replay:scores=batch", seconds=2.0)])
+    assert batch.endswith("scores=batch is the control without samples' scores: all samples of a batch have one.")
     assert "control" not in table.render(runs[:2]) and "× faster" not in table.render(runs[:1])
 
 

@@ -19,7 +19,9 @@ use crate::loader::checkpoint::WeightUse;
 use crate::loader::{BadSamples, Beside, Deliveries, Feed, Images, NEAREST_MAX, ReadAhead, RecordSizes};
 use crate::policy::{self, Needs, Policy};
 use crate::process::Process;
-use crate::sampler::{self, Batches, Block, Blocks, Circumstances, EpochSize, Pace, Sampler, SamplerSettings};
+use crate::sampler::{
+    self, Auto, Batches, Block, Blocks, Circumstances, EpochSize, Neighbours, Pace, ReadCost, Sampler, SamplerSettings,
+};
 use crate::scoring::Scale;
 use crate::settings::{CacheForm, CopyPath, ImageSteps, OnError, Settings};
 use crate::source::{Decisions, Decoder, News, NodeTier, Source, decoded, on_node};
@@ -89,6 +91,7 @@ struct Left {
     /// Samples count alike until the training loop was seen to read weights.
     awaits_weights: bool,
     pace: Option<Pace>,
+    neighbours: Neighbours,
 }
 
 /// The settings with the sampler that is chosen where that is left to us. All else about them is checked later.
@@ -100,10 +103,12 @@ fn chosen(dataset: &Dataset, settings: Settings) -> Result<(Settings, Left)> {
         )));
     }
     let steps = ImageSteps::of(dataset.spec(), &settings)?;
+    let sample_bytes = mean_bytes(&*dataset.source);
     let run = Circumstances {
         dataset_bytes: dataset.records(settings.cache_form).total_footprint(),
         cache_bytes: settings.cache_bytes,
         augmented: steps.any().then(|| steps.is_random()),
+        neighbours: neighbours(&*dataset.source, &settings, auto, sample_bytes),
     };
     let chosen = auto.choose(run);
     // Ranks that exchange scores keep one account of all.
@@ -111,7 +116,7 @@ fn chosen(dataset: &Dataset, settings: Settings) -> Result<(Settings, Left)> {
         true => (dataset.source.len(), 1),
         false => (settings.batches(dataset.source.len())?.share(), settings.world_size),
     };
-    let size = EpochSize { rows: rows as u64, sample_bytes: mean_bytes(&*dataset.source), ranks };
+    let size = EpochSize { rows: rows as u64, sample_bytes, ranks };
     let mut sampler = SamplerSettings::from(chosen);
     let pace = auto.pace(chosen, run, size)?;
     if let Some(pace) = &pace {
@@ -119,7 +124,15 @@ fn chosen(dataset: &Dataset, settings: Settings) -> Result<(Settings, Left)> {
     }
     tracing::info!(sampler = sampler.name(), ?run, "sampler=\"auto\" chose");
     let awaits_weights = !matches!(sampler, SamplerSettings::Uniform(_));
-    Ok((Settings { sampler, ..settings }, Left { awaits_weights, pace }))
+    let neighbours = if sampler.buffer().is_some() { run.neighbours } else { Neighbours::Unknown };
+    let cost = ReadCost { request_bytes: dataset.source.link().request_bytes, sample_bytes };
+    if neighbours == Neighbours::Alike && cost.block() > 1 {
+        tracing::warn!(
+            "neighbours in this dataset have the same labels, so new samples are read one by one: `lossfeed pack` \
+             mixes them, and then one request brings many"
+        );
+    }
+    Ok((Settings { sampler, ..settings }, Left { awaits_weights, pace, neighbours }))
 }
 
 /// Masks and boxes, for a dataset whose images are not resized when they are opened.
@@ -277,6 +290,7 @@ impl Checked {
             gpu,
             copy_choice,
             tuning: tuning.map(Mutex::new),
+            neighbours: left.neighbours,
             weights: left.awaits_weights.then(|| Mutex::new(WeightUse::Unread)),
             clock: Mutex::new(Clock::default()),
             digest: OnceLock::new(),
@@ -396,7 +410,8 @@ impl Checked {
         let found = settings.read_ahead.is_none() && source.facts().remote && !source.facts().in_turn && bytes > 0;
         let leading = found.then(|| Leading::new(Lead::new(bytes, settings.read_ahead_most())));
         let read_ahead = (bytes > 0).then(|| {
-            let ahead = ReadAhead::new(bytes, target_bytes, settings.batch_size, Arc::clone(counters));
+            let ahead =
+                ReadAhead::new(bytes, target_bytes, [settings.batch_size, self.batches.share()], Arc::clone(counters));
             match source.facts().in_turn {
                 true => ahead.beside(settings.read_ahead.is_some(), Arc::clone(decisions)),
                 false => ahead,
@@ -423,6 +438,20 @@ fn check_cache_holds_a_sample(records: &RecordSizes, limit: u64) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+/// Labels of neighbours, if they are looked at: where one request could bring several, and not all samples have room in
+/// the prefetch window, which brings neighbours together whatever the order. No more of the run may count here: a
+/// state is of runs with the same blocks.
+fn neighbours(source: &dyn Source, settings: &Settings, auto: Auto, sample_bytes: u64) -> Neighbours {
+    let all_bytes = (sample_bytes + source.target_spec().bytes() as u64).saturating_mul(source.len() as u64);
+    let dear = source.facts().remote && source.link().request_bytes > 0;
+    match source.labels() {
+        Some(labels) if dear && auto.block.is_none() && all_bytes > settings.read_ahead_at_first() => {
+            Neighbours::of(labels)
+        }
+        _ => Neighbours::Unknown,
+    }
 }
 
 /// What samples have in the mean, by what is known before they are read; of a large dataset a few hundred are looked

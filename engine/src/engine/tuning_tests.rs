@@ -195,7 +195,7 @@ fn dear(sampler: SamplerSettings, bytes: u64) -> (Engine, Arc<AtomicU64>) {
 }
 
 fn in_blocks(fresh: f64) -> [SamplerSettings; 3] {
-    let auto = Auto { augmented: Some(true), fetches: Some(fresh as f32), block: Block::Auto, ..Auto::default() };
+    let auto = Auto { augmented: Some(true), fetches: Some(fresh as f32), block: Some(Block::Auto), ..Auto::default() };
     [
         SamplerSettings::Echo(Echo { fresh, lag: 16, block: Block::Auto }),
         SamplerSettings::Replay(Replay { fresh, lag: 16, block: Block::Auto, ..Replay::default() }),

@@ -101,10 +101,10 @@ impl Feed {
         }
     }
 
-    /// Waits for the first plan of a pass, before anything of it is decided.
-    pub(super) fn wait_for_start(&self, stopped: &dyn Fn() -> bool) {
+    /// See [`ReadAhead::wait_for_start`].
+    pub(super) fn wait_for_start(&self, first: bool, stopped: &dyn Fn() -> bool) {
         if let Some(ahead) = &self.read_ahead {
-            ahead.wait_for_start(stopped);
+            ahead.wait_for_start(first, stopped);
         }
     }
 

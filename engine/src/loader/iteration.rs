@@ -153,8 +153,10 @@ impl Iteration {
     pub fn work(&self, worker: usize) {
         let mut scratch = Scratch::default();
         let sheet = &self.sheets[worker];
-        self.feed.wait_for_start(&|| self.stopped.load(Acquire));
+        // One thread decides the first batch, and then waits as the others do.
+        let mut first = worker == 0;
         while !self.stopped.load(Acquire) && self.undecided.load(Relaxed) < self.plan.len() {
+            self.feed.wait_for_start(std::mem::take(&mut first), &|| self.stopped.load(Acquire));
             if !self.delivery.claim(worker, SLOT_WAIT) {
                 continue;
             }

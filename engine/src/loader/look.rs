@@ -1,7 +1,7 @@
 //! One look at what batches to come will want, what is asked for then, and what is known of that.
 
 use crate::control::{Room, Want};
-use crate::tune::fetch_plan::{Ask, Plan};
+use crate::tune::fetch_plan::{Ask, DIRECT_SHARE, Plan};
 use crate::types::SampleId;
 use std::sync::Arc;
 
@@ -24,6 +24,8 @@ pub(super) struct Look {
     pub(super) request_bytes: u64,
     /// Nothing was asked for in this pass before.
     pub(super) fresh: bool,
+    /// Batches wait for it.
+    pub(super) starting: bool,
 }
 
 /// Samples to ask for.
@@ -40,6 +42,12 @@ pub(super) struct Found {
 }
 
 impl Look {
+    /// True if this is a pass's first look and finds nothing but the first batch: if that is so little of the pass's
+    /// `share` rows, it need not wait until the rest is planned.
+    pub(super) fn first_alone(&self, batch: usize, share: usize) -> bool {
+        self.fresh && self.starting && batch.saturating_mul(DIRECT_SHARE) <= share
+    }
+
     /// The input of a plan for what was `found`. `batch` places are the first batch's, and `free_bytes` as
     /// `Window::free_for`.
     pub(super) fn call(&self, found: &Found, batch: usize, free_bytes: u64) -> Ask {

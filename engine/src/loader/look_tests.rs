@@ -54,19 +54,21 @@ fn batches_wait_until_it_is_known_what_comes_by_ranges() {
     window.begin(1, None);
     assert!(window.is_starting());
     let (first, found) = look(&mut window, wants(0..1000));
+    assert!(first.first_alone(64, 64 * 200) && !first.first_alone(64, 64 * 200 - 1) && window.awaits(true));
     let ask = first.call(&found, 64, LIMIT);
     assert_eq!((ask.first, ask.urgent, ask.range_bytes), (64, 100, LIMIT / 16));
     window.asked(&first, found, planned((0..64).collect(), 0, false), &bytes);
     window.cede();
     assert!(window.is_starting(), "the first batch alone is asked for");
+    assert!(window.awaits(false) && !window.awaits(true), "and it alone may be decided");
     let (second, found) = look(&mut window, wants(64..1000));
-    assert_eq!(second.call(&found, 64, LIMIT).first, 0);
+    assert!(second.call(&found, 64, LIMIT).first == 0 && !second.first_alone(64, 64 * 200));
     window.asked(&second, found, planned((0..900).collect(), 0, true), &bytes);
     assert!(!window.is_starting());
     // One that goes on with what was foreseen waits for nothing, and neither does one without prefetch threads.
     window.cede();
     window.begin(2, Some(1000..2000));
-    assert!(!window.is_starting());
+    assert!(!window.is_starting() && !window.awaits(true));
     window.begin(3, None);
     window.start();
     assert!(!window.is_starting());
@@ -98,9 +100,15 @@ fn a_stream_waits_for_neighbours_where_the_next_pass_has_its_beginning() {
     assert_eq!(window.asked(&second, found, Chosen::Nothing, &bytes), (Vec::new(), 0));
     window.cede();
     assert_eq!((window.bytes(), window.look()), (7000, None));
-    // When the pass is over they are looked at again.
+    // When the pass is over they are looked at again. A look that ends in the next pass asks for nothing either.
     window.settle(1, 500, [].into_iter());
-    assert_eq!(window.look().unwrap().from, 500);
+    let (late, found) = look(&mut window, ahead(700..1000));
+    assert!(late.from == 500 && found.early == Some(0) && found.urgent > 0);
+    window.begin(2, Some(500..1000));
+    assert_eq!(window.asked(&late, found, Chosen::Nothing, &bytes), (Vec::new(), 0));
+    window.cede();
+    let next = window.look().unwrap();
+    assert_eq!((next.pass, next.from, window.bytes()), (2, 0, 7000));
     // Little of the next pass is there: it has to begin.
     let mut window = Window::new(LIMIT);
     window.begin(1, None);

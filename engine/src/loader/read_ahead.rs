@@ -41,10 +41,10 @@ const FEW: usize = 64;
 const SCANNED_MAX: usize = 1 << 17;
 
 /// All that is wanted from `look`'s place on, piece by piece as [`Cache::ahead`] tells it, as far as there is room.
-fn scanned(cache: &Cache, look: &Look, bytes: &dyn Fn(SampleId) -> u64) -> Option<Ahead> {
+fn scanned(cache: &Cache, look: &Look, places: usize, bytes: &dyn Fn(SampleId) -> u64) -> Option<Ahead> {
     let mut all = cache.ahead(look.pass, look.from, look.room, bytes)?;
     let (mut room, mut wanted) = (look.room, 0..all.wants.len());
-    while !all.whole && !all.undrawn && all.next < look.from.saturating_add(SCANNED_MAX) {
+    while !all.whole && !all.undrawn && all.next < look.from.saturating_add(places) {
         let taken: u64 = all.wants.get(wanted).into_iter().flatten().map(|want| bytes(want.id)).sum();
         room.free_bytes = room.free_bytes.saturating_sub(taken);
         let more = cache.ahead(look.pass, all.next, room, bytes)?;
@@ -68,8 +68,9 @@ pub struct ReadAhead {
     pub(super) landed: Condvar,
     /// Of each sample's target.
     pub(super) target_bytes: u64,
-    /// Rows of a batch.
+    /// Rows of a batch, and of a rank's pass.
     batch: usize,
+    share: usize,
     /// Microseconds in which a loader thread waited because too little is read ahead ([`Window::is_short`]), of all
     /// threads.
     pub(crate) short_us: AtomicU64,
@@ -84,14 +85,15 @@ pub struct ReadAhead {
 
 impl ReadAhead {
     /// At most `limit_bytes` of samples, targets included; of a dataset whose targets have `target_bytes` each, for
-    /// batches of `batch` rows.
-    pub fn new(limit_bytes: u64, target_bytes: usize, batch: usize, counters: Arc<Counters>) -> Self {
+    /// batches of `batch` rows in passes of `share` rows.
+    pub fn new(limit_bytes: u64, target_bytes: usize, [batch, share]: [usize; 2], counters: Arc<Counters>) -> Self {
         Self {
             window: Mutex::new(Window::new(limit_bytes)),
             room: Condvar::new(),
             landed: Condvar::new(),
             target_bytes: target_bytes as u64,
             batch,
+            share,
             short_us: AtomicU64::new(0),
             counters,
             readers: None,
@@ -240,7 +242,11 @@ impl ReadAhead {
                     self.room.wait(&mut window);
                 }
             };
-            let ahead = || scanned(cache, &look, &bytes);
+            // Rows of pages, whose sizes are not known, come with others from the start.
+            let apart = source.facts().sized && source.link().request_bytes > 0;
+            let first_alone = apart && look.first_alone(self.batch, self.share);
+            let places = if first_alone { 0 } else { SCANNED_MAX };
+            let ahead = || scanned(cache, &look, places, &bytes);
             let mut wants = ahead();
             if wants.as_ref().is_some_and(|ahead| ahead.undrawn && ahead.wants.is_empty()) {
                 cache.foresee(look.pass);
@@ -249,7 +255,10 @@ impl ReadAhead {
             let found = self.window.lock().looked(&look, wants, &bytes);
             let free_bytes = self.window.lock().free_for(&found, &bytes);
             let call = look.call(&found, self.batch, free_bytes);
-            let plan = source.plan(&found.ids, call);
+            let plan = match first_alone {
+                true => Some(call.first_alone()),
+                false => source.plan(&found.ids, call),
+            };
             let by_ranges = plan.as_ref().is_some_and(|plan| plan.by_ranges);
             let request_bytes = if by_ranges { call.range_bytes } else { look.request_bytes };
             // Where requests cost nothing there is nothing to wait for.

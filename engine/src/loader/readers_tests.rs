@@ -119,7 +119,7 @@ fn bench(always: bool, read_us: u64, hands: usize) -> Bench {
         times.fetch_add(1, SeqCst);
         began + Duration::from_micros(passed.load(SeqCst))
     };
-    let ahead = ReadAhead::new(LIMIT, 1, 1, Arc::new(Counters::default()));
+    let ahead = ReadAhead::new(LIMIT, 1, [1, 1], Arc::new(Counters::default()));
     let ahead = Arc::new(ahead.beside_by(always, Arc::clone(&decisions), Box::new(clock)));
     let hired = Arc::new(Mutex::new(Vec::new()));
     let (lent, from, who) = (Arc::downgrade(&ahead), Arc::clone(&files), Arc::clone(&hired));

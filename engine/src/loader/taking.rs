@@ -162,13 +162,16 @@ impl ReadAhead {
         ControlFlow::Continue(taken)
     }
 
-    /// Waits until it is known what is asked for first, or the pass is over: at most a second, whatever the prefetch
-    /// threads do. Before the first batch is decided, so that its samples are in the plan.
-    pub(super) fn wait_for_start(&self, stopped: &dyn Fn() -> bool) {
+    /// Waits until the pass is planned, or over: at most a second, whatever the prefetch threads do. Before a batch is
+    /// decided, so that its samples are in the plan. The `first` batch waits until its own samples are asked for.
+    pub(super) fn wait_for_start(&self, first: bool, stopped: &dyn Fn() -> bool) {
+        if !self.is_on() {
+            return;
+        }
         for _ in 0..STARTS {
             {
                 let mut window = self.window.lock();
-                if !window.is_starting() {
+                if !window.awaits(first) {
                     return;
                 }
                 self.landed.wait_for(&mut window, PATIENCE);

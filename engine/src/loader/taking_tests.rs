@@ -16,7 +16,7 @@ const TARGET: u64 = 8;
 
 /// Samples 0 to 63 are under way, and there is room for no more of the hundred.
 fn asked(source: &dyn Source) -> ReadAhead {
-    let ahead = ReadAhead::new(64 * (SAMPLE + TARGET), TARGET as usize, 1, Arc::new(Counters::default()));
+    let ahead = ReadAhead::new(64 * (SAMPLE + TARGET), TARGET as usize, [1, 100], Arc::new(Counters::default()));
     let mut window = ahead.window.lock();
     window.begin(1, None);
     let bytes = |_| SAMPLE + TARGET;

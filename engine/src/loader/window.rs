@@ -8,11 +8,11 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-/// The first call of a pass asks for this share of the limit at most, and each after it for as much as all before: the
-/// first batch does not wait for half of the limit to come.
+/// The first call of a pass asks for this share of the limit at most, and each after it for as much as all before.
 const FIRST_SHARE: u64 = 64;
-/// One request brings this share at most of what was asked for before. Of a batch each sample may come with a request
-/// of its own, and has to wait for all of them.
+/// So many samples are a beginning too, however few bytes they have.
+const BEGINNING: usize = 256;
+/// One request brings this share at most of what was asked for before: a batch waits for all that bring its samples.
 const REQUEST_SHARE: u64 = 256;
 
 /// The longest request for samples that no range is planned for.
@@ -47,6 +47,8 @@ pub(super) struct Window {
     beyond: Option<usize>,
     /// Batches wait until it is known what is asked for first: else they would ask for it themselves.
     starting: bool,
+    /// What the first batch needs was asked for.
+    first_asked: bool,
     /// The last call was planned by ranges.
     by_ranges: bool,
     /// It is not known yet what the next pass wants: what batches take stays until then.
@@ -84,6 +86,7 @@ impl Window {
             fresh: false,
             beyond: None,
             starting: false,
+            first_asked: false,
             by_ranges: false,
             untold: false,
             draws: false,
@@ -123,7 +126,7 @@ impl Window {
         self.stretch += u64::from(foreseen.is_none());
         (self.pass, self.next, self.whole) = (pass, 0, pass == 0);
         (self.reached, self.blocked, self.fresh, self.beyond) = (0, false, foreseen.is_some(), None);
-        (self.starting, self.by_ranges) = (pass != 0 && foreseen.is_none(), false);
+        (self.starting, self.first_asked, self.by_ranges) = (pass != 0 && foreseen.is_none(), false, false);
         self.untold = pass != 0 && self.draws;
         self.kept.clear();
         vain
@@ -149,7 +152,11 @@ impl Window {
     pub(super) fn start(&mut self) {
         self.starting = false;
     }
-    /// True if a pass has begun and nothing of it was looked at yet.
+    /// Batches wait until the pass is planned, and the `first` until it is asked for.
+    pub(super) fn awaits(&self, first: bool) -> bool {
+        self.is_starting() && !(first && self.first_asked)
+    }
+    /// True if a pass has begun and nothing of it was planned yet.
     pub(super) fn is_starting(&self) -> bool {
         self.starting && !self.paused && !self.closed
     }
@@ -159,7 +166,6 @@ impl Window {
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
-
     pub(super) fn limit(&self) -> u64 {
         self.limit
     }
@@ -174,7 +180,6 @@ impl Window {
         self.limit = limit;
         self.unblock();
     }
-
     /// Whether who waits now for what is under way would not, had that been asked for sooner: much has come of what is
     /// needed later, there is more to ask for, and no room to.
     pub(super) fn is_short(&self) -> bool {
@@ -205,8 +210,8 @@ impl Window {
         let room = Room { free_bytes: free_bytes + beyond_bytes, sample_bytes_max: self.limit };
         let request_bytes = (self.asked_bytes / REQUEST_SHARE).min(REQUEST_BYTES_MAX);
         let fresh = self.asked_bytes == 0;
-        let &mut Self { pass, stretch, next: from, changes, .. } = self;
-        Some(Look { pass, stretch, from, changes, room, enough_bytes, request_bytes, fresh })
+        let &mut Self { pass, stretch, next: from, changes, starting, .. } = self;
+        Some(Look { pass, stretch, from, changes, room, enough_bytes, request_bytes, fresh, starting })
     }
 
     /// What was found by `look`. Those who are needed first are asked for from now on; of the others those may be that
@@ -292,33 +297,36 @@ impl Window {
         // After a first batch that is asked for by itself the next look says what comes by ranges.
         let goes_on = matches!(&chosen, Chosen::Planned(plan) if !plan.by_ranges);
         self.starting &= self.pass != look.pass || goes_on;
+        self.first_asked |= self.pass == look.pass && goes_on;
         if self.stretch != look.stretch || self.closed {
             // Nobody asks the source for them now.
             found.ids.iter().take(found.urgent).for_each(|&id| self.miss(id));
             return (Vec::new(), 0);
         }
         let mut ids = found.ids.get(..found.urgent).unwrap_or_default().to_vec();
-        if self.pass != look.pass {
-            // The places of the others are those of the pass before.
-            return (ids, 0);
-        }
+        // If not, another pass has begun that looks for itself, and the places are those of the one before.
+        let same = self.pass == look.pass;
         let (along, beside_bytes) = match chosen {
+            Chosen::Along(_) if !same => return (ids, 0),
             Chosen::Along(along) => {
                 self.by_ranges = false;
                 (along, 0)
             }
             Chosen::Nothing => {
                 found.ids.iter().take(found.urgent).for_each(|&id| self.unask(id, bytes(id)));
-                self.whole = true;
+                self.whole |= same;
                 return (Vec::new(), 0);
             }
             Chosen::Planned(plan) => {
                 let left = (0..found.urgent).filter(|k| plan.samples.binary_search(k).is_err());
                 for (&id, &place) in left.filter_map(|k| found.ids.get(k).zip(found.places.get(k))) {
                     self.unask(id, bytes(id));
-                    (self.next, self.whole) = (self.next.min(place), false);
+                    (self.next, self.whole) = (self.next.min(place), self.whole && !same);
                 }
                 ids.retain(|id| self.asked.contains_key(id));
+                if !same {
+                    return (ids, 0);
+                }
                 self.by_ranges = plan.by_ranges;
                 self.bytes += plan.beside_bytes;
                 (plan.samples, plan.beside_bytes)
@@ -455,8 +463,8 @@ impl Window {
 
     /// True if the first samples of the pass from place `beyond` on are here or on their way.
     fn begins_with(&self, beyond: Option<usize>) -> bool {
-        let later = self.asked.values().filter(|asked| beyond.is_some() && asked.place >= beyond);
-        later.map(|asked| asked.bytes).sum::<u64>() >= self.limit / FIRST_SHARE
+        let later = || self.asked.values().filter(|asked| beyond.is_some() && asked.place >= beyond);
+        later().count() >= BEGINNING || later().map(|asked| asked.bytes).sum::<u64>() >= self.limit / FIRST_SHARE
     }
 
     /// Lets go of kept samples that are not wanted again.

@@ -57,6 +57,11 @@ impl Settings {
         self.read_ahead.unwrap_or(if remote && self.worker_count() > 0 { READ_AHEAD_BYTES } else { 0 })
     }
 
+    /// The prefetch limit that a run with loader threads begins with, on any machine.
+    pub fn read_ahead_at_first(&self) -> u64 {
+        self.read_ahead.unwrap_or(READ_AHEAD_BYTES)
+    }
+
     /// How much is read ahead of a dataset behind a network at most, where nobody says how much and answers come late.
     pub fn read_ahead_most(&self) -> u64 {
         let of_rank = memory_bytes() / self.local_ranks.max(1) as u64;

@@ -14,7 +14,7 @@ pub struct TrainArgs {
         long,
         value_name = "LIST",
         value_delimiter = ',',
-        default_value = "uniform+minio,shade,cost-aware,echo,replay",
+        default_value = "uniform+minio,shade,cost-aware,echo,replay,replay:scores=batch",
         help_heading = "What"
     )]
     pub compare: Vec<String>,

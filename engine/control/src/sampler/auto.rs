@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Block, Budget, EpochSize, Pace};
+use super::{Block, Budget, EpochSize, Neighbours, Pace};
 use crate::error::{Error, Result};
 use crate::tune::LEAST_PART;
 
@@ -44,8 +44,9 @@ pub struct Auto {
     pub bytes: Option<u64>,
     /// How many epochs the run has: only `bytes` asks for it.
     pub epochs: Option<u32>,
-    /// As [`Replay::block`](super::Replay::block), where `replay` is chosen.
-    pub block: Block,
+    /// As [`Replay::block`](super::Replay::block), where `replay` is chosen. `None`: [`Block::Auto`] where that saves
+    /// requests and the labels of neighbours are known and mixed, else one by one.
+    pub block: Option<Block>,
 }
 
 /// What [`Auto::choose`] goes by.
@@ -57,6 +58,8 @@ pub struct Circumstances {
     pub cache_bytes: u64,
     /// Whether the loader's own transform draws chance; `None` without one.
     pub augmented: Option<bool>,
+    /// Labels of neighbours, if reading them together would save requests; else unknown.
+    pub neighbours: Neighbours,
 }
 
 /// The sampler that is chosen.
@@ -130,7 +133,11 @@ impl Auto {
             return Chosen::Uniform;
         }
         match self.augmented.or(run.augmented) {
-            Some(true) => Chosen::Replay { fetches: self.fetches, block: self.block },
+            Some(true) => {
+                let mixed = run.neighbours == Neighbours::Mixed;
+                let block = self.block.unwrap_or(if mixed { Block::Auto } else { Block::default() });
+                Chosen::Replay { fetches: self.fetches, block }
+            }
             Some(false) => Chosen::CostAware { fetches: self.fetches, kappa: None },
             None => Chosen::CostAware { fetches: self.fetches, kappa: Some(CAREFUL_KAPPA) },
         }
@@ -143,8 +150,12 @@ mod tests {
 
     #[test]
     fn what_is_known_of_the_run_decides() {
-        let run =
-            |cache_bytes, augmented| Circumstances { dataset_bytes: 100, cache_bytes, augmented: Some(augmented) };
+        let run = |cache_bytes, augmented| Circumstances {
+            dataset_bytes: 100,
+            cache_bytes,
+            augmented: Some(augmented),
+            neighbours: Neighbours::Alike,
+        };
         let (replay, cost_aware) = (
             Chosen::Replay { fetches: None, block: Block::default() },
             Chosen::CostAware { fetches: None, kappa: None },
@@ -157,9 +168,14 @@ mod tests {
         let said = |augmented| Auto { augmented: Some(augmented), ..unsaid };
         assert_eq!(said(true).choose(run(99, false)), replay);
         assert_eq!(said(false).choose(run(99, true)), cost_aware);
-        let few = Auto { fetches: Some(0.1), block: Block::Auto, ..unsaid };
+        let few = Auto { fetches: Some(0.1), block: Some(Block::Auto), ..unsaid };
         assert_eq!(few.choose(run(99, true)), Chosen::Replay { fetches: Some(0.1), block: Block::Auto });
         assert_eq!(few.choose(run(99, false)), Chosen::CostAware { fetches: Some(0.1), kappa: None });
+        let among = |neighbours, block| {
+            Auto { block, ..unsaid }.choose(Circumstances { neighbours, ..run(99, true) }) == replay
+        };
+        assert!(among(Neighbours::Unknown, None) && among(Neighbours::Alike, None) && !among(Neighbours::Mixed, None));
+        assert!(among(Neighbours::Mixed, Some(Block::Of(1))) && !among(Neighbours::Alike, Some(Block::Of(64))));
         let unknown = Circumstances { augmented: None, ..run(99, true) };
         assert_eq!(unsaid.choose(unknown), Chosen::CostAware { fetches: None, kappa: Some(CAREFUL_KAPPA) });
         assert_eq!(said(true).choose(unknown), replay);

@@ -44,7 +44,7 @@ pub(crate) use tilt::{first_pass, pass_in_blocks};
 pub use uniform::Uniform;
 pub use weighted::weighted;
 
-pub use crate::tune::{Block, Blocks, Budget, EpochSize, Observed, Pace, ReadCost};
+pub use crate::tune::{Block, Blocks, Budget, EpochSize, Neighbours, Observed, Pace, ReadCost};
 
 use crate::error::Result;
 use crate::index::ScoreTable;

@@ -58,7 +58,7 @@ impl<'de> Deserialize<'de> for Block {
 }
 
 /// Of blocks that are found, none is larger: half of a usual batch's new rows.
-const MOST: u32 = 64;
+pub(super) const MOST: u32 = 64;
 /// A request may cost this part of what its bytes take.
 const PART: u64 = 4;
 
@@ -92,7 +92,7 @@ pub struct ReadCost {
 
 impl ReadCost {
     /// The smallest power of two of samples that take four times as long as their request.
-    fn block(self) -> u32 {
+    pub fn block(self) -> u32 {
         let enough = self.request_bytes.saturating_mul(PART).div_ceil(self.sample_bytes.max(1));
         enough.min(u64::from(MOST)).next_power_of_two() as u32
     }

@@ -16,11 +16,9 @@ const LEAP_SHARE: u64 = 50;
 const ALL_S: f64 = 3.0;
 /// One call asks for the ranges that come within this time; then the link is known better.
 const CALL_S: f64 = 0.5;
-/// The first batch is asked for sample by sample if its ranges take longer than this and it is no more than this share
-/// of the samples ...
-const WAIT_S: f64 = 0.1;
-const DIRECT_SHARE: usize = 200;
-/// ... and whatever it costs if they take longer than this.
+/// The first batch is asked for sample by sample if it is no more than this share of the samples ...
+pub const DIRECT_SHARE: usize = 200;
+/// ... and whatever it costs if its ranges take longer than this.
 const WAIT_MAX_S: f64 = 1.0;
 
 /// A sample's place in the store.
@@ -92,7 +90,8 @@ impl Range {
 pub struct Shape {
     /// The most bytes of one; a longer sample is a range by itself.
     pub range_bytes: u64,
-    /// The most bytes between two samples with no other sample between them: headers and padding.
+    /// A gap of so many bytes at most is read over, whatever is in it: headers and padding, or samples that cost less
+    /// than a request.
     pub framing_bytes: u64,
 }
 
@@ -107,6 +106,13 @@ pub struct Ask {
     pub free_bytes: u64,
     /// The most bytes of one request.
     pub range_bytes: u64,
+}
+
+impl Ask {
+    /// The first batch, sample by sample.
+    pub fn first_alone(self) -> Plan {
+        Plan { samples: (0..self.first).collect(), beside_bytes: 0, by_ranges: false }
+    }
 }
 
 /// The samples that a call asks for.
@@ -145,8 +151,8 @@ pub fn plan(spots: &[Spot], shape: Shape, call: Ask, bytes_per_s: f64) -> Option
     }
     let first = call.first.min(spots.len());
     let waits_s = seconds(&mut ranges.iter().filter(|range| range.first() < first));
-    if waits_s > WAIT_MAX_S || (waits_s > WAIT_S && first * DIRECT_SHARE <= spots.len()) {
-        return Some(Plan { samples: (0..first).collect(), beside_bytes: 0, by_ranges: false });
+    if waits_s > WAIT_MAX_S || (first > 0 && first * DIRECT_SHARE <= spots.len()) {
+        return Some(Ask { first, ..call }.first_alone());
     }
     let (mut plan, mut bytes, mut longest) = (Plan { samples: Vec::new(), beside_bytes: 0, by_ranges: true }, 0, 0);
     for range in ranges {

@@ -139,7 +139,7 @@ knobs! {
         name: "block",
         sets: "length of the runs of neighbours that enter together in the next pass",
         range: "1 to 64",
-        given: "`\"block\": \"auto\"` of `replay`, `echo` and `auto` turns it on",
+        given: "`\"block\": \"auto\"` of `replay`, `echo` and `auto` turns it on, as do mixed labels for `auto`",
         gauge: "block_samples",
         changes: "",
         reason: "",

@@ -16,6 +16,7 @@
 //! | `circuit` | whether a tier before the source is asked |
 //! | `pace`, `budget` | which part of the rows may be fetched: by waits, by bytes |
 //! | `block` | how many neighbours come together |
+//! | `mixed_labels` | whether neighbours are mixed: only then `auto` takes them together |
 //! | `observed` | what an epoch was seen to take |
 //! | `decided`, `requests`, `reasons` | what was decided, and why, for journal, counters and `smi` |
 
@@ -32,6 +33,7 @@ pub mod fetch_plan;
 mod fetch_plan_tests;
 mod knobs;
 pub mod lead;
+mod mixed_labels;
 mod observed;
 mod pace;
 mod requests;
@@ -44,5 +46,6 @@ mod tuner_tests;
 pub use block::{Block, Blocks, ReadCost};
 pub use budget::{Budget, EpochSize};
 pub use knobs::{About, Knob};
+pub use mixed_labels::Neighbours;
 pub use observed::Observed;
 pub use pace::{LEAST_PART, Pace};

@@ -121,7 +121,7 @@ impl Stored {
         let worth = self.store.worth(self.store.connections());
         if early && request_bytes > RUN_BYTES_MAX {
             let (placed, own): (Vec<Wish>, Vec<Wish>) = wishes.partition(|wish| wish.place.shard != Place::OWN_FILE);
-            let shape = self.shape(catalog, request_bytes.min(worth.request_bytes_max));
+            let shape = self.shape(catalog, request_bytes, worth);
             let spots: Vec<Spot> = placed.iter().map(|wish| spot(wish.place)).collect();
             let planned = ranges(&spots, shape).iter().map(|range| Run::planned(range, &placed)).collect::<Vec<_>>();
             return planned.into_iter().chain(own.into_iter().map(Run::alone)).collect();
@@ -133,8 +133,14 @@ impl Stored {
         runs(wishes, Worth { request_bytes_max, ..worth }, in_a_row)
     }
 
-    fn shape(&self, catalog: &Catalog, range_bytes: u64) -> Shape {
-        Shape { range_bytes, framing_bytes: *self.framing_bytes.get_or_init(|| framing_bytes(catalog)) }
+    /// Ranges of so many bytes at most read over headers and padding, and over other samples where that costs less than
+    /// the work of a request, as runs do.
+    fn shape(&self, catalog: &Catalog, range_bytes: u64, worth: Worth) -> Shape {
+        let framing_bytes = *self.framing_bytes.get_or_init(|| framing_bytes(catalog));
+        Shape {
+            range_bytes: range_bytes.min(worth.request_bytes_max),
+            framing_bytes: framing_bytes.max(worth.work_bytes),
+        }
     }
 
     fn shard<'a>(&'a self, catalog: &'a Catalog, place: Place) -> Result<(&'a Path, &'a Shard)> {
@@ -235,13 +241,13 @@ impl Reader for StoreReader {
 
     fn plan(&self, catalog: &Catalog, ids: &[SampleId], call: Ask) -> Option<Plan> {
         let Stored { store, coalesce, .. } = &*self.0;
-        let range_bytes = call.range_bytes.min(store.worth(store.connections()).request_bytes_max);
-        if !coalesce || range_bytes <= RUN_BYTES_MAX {
+        let shape = self.0.shape(catalog, call.range_bytes, store.worth(store.connections()));
+        if !coalesce || shape.range_bytes <= RUN_BYTES_MAX {
             return None;
         }
         let placed = |&id: &SampleId| catalog.place(id).filter(|place| place.shard != Place::OWN_FILE).map(spot);
         let spots: Option<Vec<Spot>> = ids.iter().map(placed).collect();
-        plan(&spots?, self.0.shape(catalog, range_bytes), call, store.bytes_per_s())
+        plan(&spots?, shape, call, store.bytes_per_s())
     }
 
     /// Every request is a task of the runtime, so that its answer comes in and its connection is free again while the

@@ -15,6 +15,11 @@ _CHANGES = {
     "prefetch limit": ("read_ahead_limit_changes_total", "read_ahead_limit_reason"),
 }
 
+_NEIGHBOURS = {
+    "mixed": '; new samples in runs of neighbours ("block": "auto"), whose labels are mixed',
+    "alike": "; new samples one by one, as neighbours have the same labels: `lossfeed pack` mixes them",
+}
+
 
 def rows(loader: Any) -> Rows:
     """Names and texts of everything."""
@@ -81,7 +86,8 @@ def _order(loader: Any, chosen: str) -> str:
         why = f"nothing says whether deliveries vary by chance; if they do, {better}"
     else:
         why = "the transform draws by chance" if augmented else "deliveries do not vary by chance"
-    return f"auto chose {chosen}: {why}"
+    neighbours = loader._engine.neighbours()
+    return f"auto chose {chosen}: {why}{_NEIGHBOURS.get(neighbours, '')}"
 
 
 def _cache(loader: Any, policy: str | None) -> str:

@@ -184,8 +184,9 @@ class Sampling(Topic):
             * biased: ``"pads"`` (SHADE's), ``"selective"``, ``"curriculum"``, ``"shade-as-coded"``.
 
             ``"block": 64`` has new samples of ``"echo"`` and ``"replay"`` come in runs of neighbours, ``"block": "auto"``
-            in runs as long as requests are dear. Or a sampler object, torch's or whatever else gives ids: an epoch is taken
-            from it whole when the epoch begins, as much as its ``len()``, and each rank gets what its own gives.
+            in runs as long as requests are dear; ``"auto"`` does so by itself where neighbours' labels are mixed. Or a
+            sampler object, torch's or whatever else gives ids: an epoch is taken from it whole when the epoch begins,
+            as much as its ``len()``, and each rank gets what its own gives.
         score: the measurement that becomes a sample's importance: ``"gradient_norm"``, ``"loss"``, ``"entropy"`` or
             ``"batch_rank"`` (the place of its loss in its batch; formerly ``"rank"``), or ``"batch"``, the mean loss of
             its batch, a control (``scores="batch"`` means the same). None, the default, chooses by policy and sampler,

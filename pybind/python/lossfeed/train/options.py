@@ -22,8 +22,9 @@ SAMPLERS: dict[str, str | None] = {
     name: None if name == "auto" else default_policy("pads" if name == "shade" else name) for name in (*_OPTIONS, "shade")
 }
 AUGMENTATIONS = ("none", "crop", "crop-flip")
-# Echo is the control of what scores are worth: the same reuse of what is cached, without any.
-DEFAULT_COMPARE = "uniform+minio,shade,cost-aware,echo,replay"
+# Two controls of what scores are worth: echo reuses what is cached without any, and with scores=batch all samples of a
+# batch have one.
+DEFAULT_COMPARE = "uniform+minio,shade,cost-aware,echo,replay,replay:scores=batch"
 _LOADER_KEYS: dict[str, type] = {"smoothing": float, "score": str, "scores": str}
 
 

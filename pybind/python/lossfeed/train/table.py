@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 import textwrap
 from collections.abc import Callable, Sequence
@@ -26,6 +27,11 @@ def _percent(field: str) -> Callable[[RunResult], float]:
     return lambda run: 100 * getattr(run, field)
 
 
+# Settings that make a recipe a control, and what it controls.
+_CONTROLS = {
+    "echo": "echo is the control without scores: what replay has over it is what scores are worth here.",
+    "scores=batch": "scores=batch is the control without samples' scores: all samples of a batch have one.",
+}
 # A hit ratio means nothing by itself: what it cost in accuracy and coverage stands right above it.
 MEASURES = (
     Measure("accuracy_percent", "held-out accuracy, %", _percent("accuracy"), 1),
@@ -116,8 +122,8 @@ def render(runs: Sequence[RunResult], columns: int = 120) -> str:
     seeds = "one seed, so no spread (--seeds 3 trains with three)" if counts == [1] else many
     if not alone and counts != [1]:
         seeds += "; against: mean of the pairs' differences ± half of its 95 % interval"
-    control = "echo is the control without scores: what replay has over it is what scores are worth here."
-    controls = [control] if any(row["recipe"].split("+")[0].split(":")[0] == "echo" for row in table) else []
+    settings = [set(re.split("[+:]", row["recipe"])) for row in table]
+    controls = [text for word, text in _CONTROLS.items() if any(word in of for of in settings)]
     steps = " or ".join(f"{n:,}" for n in sorted({row["steps"] for row in table}))
     notes = [
         f"{seeds}; {steps} steps each. distinct seen: different samples trained on ÷ samples in the set.",
