@@ -253,6 +253,8 @@ impl Checked {
         // A run must not fail because nobody can watch it.
         let publisher = publisher.and_then(|p| p.inspect_err(|e| tracing::warn!("no stats page: {e}")).ok());
         feed.source.tell(News::Listener(&decisions));
+        let ahead_bytes = feed.read_ahead.as_ref().map_or(0, ReadAhead::limit);
+        feed.source.tell(News::Room(settings.cache_bytes.saturating_add(ahead_bytes)));
         let feed = Arc::new(feed);
         if let Some(publisher) = &publisher {
             outside::obey(&feed, publisher);

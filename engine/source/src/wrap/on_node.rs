@@ -5,6 +5,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use lossfeed_disk::Whose;
@@ -12,12 +13,18 @@ use lossfeed_node::{Client, Flight, Key, Offer, Settings};
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
+use crate::format::several::several;
 use crate::options::NodeTier;
 use crate::sample::Source;
+use crate::stop::Stop;
 use crate::tune::circuit::Outcome;
 use crate::types::SampleId;
 use crate::wrap::tier::{Tier, TierNumbers, check_kept};
 use crate::wrap::tiered::Tiered;
+
+/// Samples that are handed over at once, and the threads that decode them where decoded ones are kept.
+const AT_ONCE: usize = 64;
+const THREADS_MAX: usize = 8;
 
 /// See the module's head.
 struct OnNode {
@@ -70,8 +77,24 @@ pub fn on_node(source: Arc<dyn Source>, node: &NodeTier) -> Result<Arc<dyn Sourc
         );
     }
     let alone_us = client.fetched_in_us();
-    let tier = OnNode { source: Arc::clone(&source), client, place };
-    Ok(Arc::new(Tiered::new(source, tier, alone_us)))
+    let tier = OnNode { source: Arc::clone(&source), client: client.clone(), place };
+    let tiered = Tiered::new(source, tier, alone_us);
+    hand_over(&tiered, &client)?;
+    Ok(Arc::new(tiered))
+}
+
+/// Gives the owner what came while the dataset was opened, as far as it has room: no process has to fetch it.
+fn hand_over(source: &dyn Source, client: &Client) -> Result<()> {
+    let near: Vec<SampleId> = (0..source.len() as SampleId).filter(|&id| source.is_near(id)).collect();
+    let threads = available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
+    several(&near.chunks(AT_ONCE).collect::<Vec<_>>(), threads, &Stop::default(), |ids| {
+        let bytes: u64 = ids.iter().map(|&id| source.payload_bytes(id)).sum();
+        if client.numbers().bytes.saturating_add(bytes) < client.capacity() {
+            source.fetch_by(u64::MAX, &|| false, ids, &mut |_, _| ControlFlow::Continue(()));
+        }
+        Ok(())
+    })
+    .map(|_| ())
 }
 
 impl OnNode {
