@@ -345,7 +345,8 @@ impl<T: Tier> Source for Tiered<T> {
         self.source.tell(news);
     }
     fn is_near(&self, id: SampleId) -> bool {
-        self.source.is_near(id)
+        let near = || self.tier.is_near(id) && self.made_by.is_current() && self.state() == State::Closed;
+        self.source.is_near(id) || near()
     }
     fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
         // What the tier has needs no request and brings nobody along.
