@@ -57,8 +57,8 @@ impl Known {
 
     fn key(&self, id: SampleId) -> Option<Key> {
         let halves = self.halves.get(id as usize)?.each_ref().map(|half| half.load(Relaxed));
-        let (key, _) = halves.map(u64::to_ne_bytes).as_flattened().split_first_chunk()?;
-        (!halves.contains(&0)).then_some(*key)
+        let bytes = halves.map(u64::to_ne_bytes);
+        (!halves.contains(&0)).then(|| bytes.as_flattened().first_chunk().copied())?
     }
 
     fn learn(&self, id: SampleId, key: &Key) {
