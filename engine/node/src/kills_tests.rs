@@ -52,7 +52,8 @@ fn drawn(below: u64) -> u64 {
 pub(crate) fn at(point: &'static str) {
     let Some(plan) = plan().filter(|plan| plan.point == point) else { return };
     if plan.left.fetch_sub(1, Relaxed) == 1 {
-        let mut deaths = std::fs::OpenOptions::new().append(true).create(true).open(plan.folder.join("deaths")).unwrap();
+        let mut deaths =
+            std::fs::OpenOptions::new().append(true).create(true).open(plan.folder.join("deaths")).unwrap();
         deaths.write_all(format!("{point}\n").as_bytes()).unwrap();
         let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     }
@@ -119,7 +120,8 @@ fn deliver(client: &Client, ids: &[u32], fetched: &mut dyn FnMut(u32)) {
     let mut flight = client.flight();
     while !left.is_empty() {
         let keys: Vec<Key> = left.iter().map(|&id| key(id)).collect();
-        let whose = flight.as_mut().map_or_else(|| vec![Whose::Ours; keys.len()], |flight| flight.claim(&keys, &|| false));
+        let whose =
+            flight.as_mut().map_or_else(|| vec![Whose::Ours; keys.len()], |flight| flight.claim(&keys, &|| false));
         planted("claimed");
         let of = |who| left.iter().zip(&whose).filter(|(_, w)| **w == who).map(|(&id, _)| id).collect::<Vec<u32>>();
         let mut ours = of(Whose::Ours);

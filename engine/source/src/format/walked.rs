@@ -78,7 +78,8 @@ impl Parts {
         parts.sort_by_key(|part| std::cmp::Reverse((part.shard, part.start)));
         let mut samples = HashMap::new();
         for (id, &place) in (0..).zip(&catalog.places) {
-            while parts.iter().rev().nth(1).is_some_and(|next| (next.shard, next.start) <= (place.shard, place.offset)) {
+            while parts.iter().rev().nth(1).is_some_and(|next| (next.shard, next.start) <= (place.shard, place.offset))
+            {
                 parts.pop();
             }
             let Some(part) = parts.last() else { break };
