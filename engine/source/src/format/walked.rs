@@ -21,16 +21,12 @@ const HELD_MAX: u64 = 128 << 20;
 
 static HELD: AtomicU64 = AtomicU64::new(0);
 
-fn reserve(bytes: u64) -> bool {
-    let more = |held: u64| held.checked_add(bytes).filter(|&all| all <= HELD_MAX);
-    HELD.fetch_update(Relaxed, Relaxed, more).is_ok()
-}
-
 /// A part of a shard; its room is given back with it.
 struct Part {
     shard: u32,
     start: u64,
     bytes: Bytes,
+    held: &'static AtomicU64,
 }
 
 impl Part {
@@ -43,19 +39,29 @@ impl Part {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        HELD.fetch_sub(self.bytes.len() as u64, Relaxed);
+        self.held.fetch_sub(self.bytes.len() as u64, Relaxed);
     }
 }
 
 /// Parts of shards that are being indexed.
-#[derive(Default)]
-pub(crate) struct Parts(Mutex<Vec<Part>>);
+pub(crate) struct Parts {
+    parts: Mutex<Vec<Part>>,
+    /// Bytes of all that share a bound.
+    held: &'static AtomicU64,
+}
+
+impl Default for Parts {
+    fn default() -> Self {
+        Self { parts: Mutex::default(), held: &HELD }
+    }
+}
 
 impl Parts {
     /// Keeps a part of a shard if there is room.
     pub(crate) fn add(&self, shard: u32, start: u64, bytes: &Bytes) {
-        if reserve(bytes.len() as u64) {
-            self.0.lock().push(Part { shard, start, bytes: bytes.clone() });
+        let more = |held: u64| held.checked_add(bytes.len() as u64).filter(|&all| all <= HELD_MAX);
+        if self.held.fetch_update(Relaxed, Relaxed, more).is_ok() {
+            self.parts.lock().push(Part { shard, start, bytes: bytes.clone(), held: self.held });
         }
     }
 
@@ -68,12 +74,12 @@ impl Parts {
                 members.get(first).is_some_and(|member| member.offset.saturating_add(member.bytes) <= end)
             })
         };
-        self.0.lock().retain(|part| part.shard != shard || whole(part));
+        self.parts.lock().retain(|part| part.shard != shard || whole(part));
     }
 
     /// The samples of `catalog` that lie in one part each.
     pub(crate) fn cut(self, catalog: &Catalog) -> Walked {
-        let mut parts = self.0.into_inner();
+        let (mut parts, held) = (self.parts.into_inner(), self.held);
         // The first one is the last, so that it can be dropped when it is used up: ids follow the shards.
         parts.sort_by_key(|part| std::cmp::Reverse((part.shard, part.start)));
         let mut samples = HashMap::new();
@@ -88,20 +94,26 @@ impl Parts {
                 && let Some(data) = part.copy(place)
             {
                 // Its part has this room until it is dropped.
-                HELD.fetch_add(data.len() as u64, Relaxed);
+                held.fetch_add(data.len() as u64, Relaxed);
                 samples.insert(id, data);
             }
         }
-        Walked { left: AtomicU64::new(samples.len() as u64), samples: Mutex::new(samples) }
+        Walked { left: AtomicU64::new(samples.len() as u64), samples: Mutex::new(samples), held }
     }
 }
 
 /// Samples that were not fetched yet.
-#[derive(Default)]
 pub(crate) struct Walked {
     /// Their number, so that nothing is locked when there is none.
     left: AtomicU64,
     samples: Mutex<HashMap<SampleId, Box<[u8]>>>,
+    held: &'static AtomicU64,
+}
+
+impl Default for Walked {
+    fn default() -> Self {
+        Self { left: AtomicU64::new(0), samples: Mutex::default(), held: &HELD }
+    }
 }
 
 impl Walked {
@@ -117,7 +129,7 @@ impl Walked {
         let mut samples = self.samples.lock();
         let data = samples.remove(&id)?;
         self.left.store(samples.len() as u64, Relaxed);
-        HELD.fetch_sub(data.len() as u64, Relaxed);
+        self.held.fetch_sub(data.len() as u64, Relaxed);
         Some(data)
     }
 
@@ -132,7 +144,7 @@ impl Walked {
             stays
         });
         self.left.store(samples.len() as u64, Relaxed);
-        HELD.fetch_sub(dropped, Relaxed);
+        self.held.fetch_sub(dropped, Relaxed);
     }
 }
 
@@ -146,6 +158,11 @@ impl Drop for Walked {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// Bytes that no other test holds.
+    fn nothing_held() -> &'static AtomicU64 {
+        Box::leak(Box::default())
+    }
 
     /// Samples of every shard, one after the other with gaps, and what each should be.
     fn catalog(shards: &[Vec<(u8, u8)>]) -> (Catalog, Vec<Vec<u8>>) {
@@ -170,7 +187,8 @@ mod tests {
             most in 0u64..4000,
         ) {
             let (catalog, whole) = catalog(&shards);
-            let parts = Parts::default();
+            let held_bytes = nothing_held();
+            let parts = Parts { held: held_bytes, ..Parts::default() };
             let mut ranges = Vec::new();
             for (shard, bytes) in (0..).zip(&whole) {
                 let mut cuts: Vec<usize> =
@@ -188,12 +206,12 @@ mod tests {
                 place.bytes > 0 && ranges.iter().any(|(s, r)| *s == place.shard && r.start <= place.offset && end <= r.end)
             };
             let held: u64 = catalog.places.iter().filter(|place| naive(place)).map(|p| u64::from(p.bytes)).sum();
-            prop_assert_eq!(HELD.load(Relaxed), held);
+            prop_assert_eq!(held_bytes.load(Relaxed), held);
             for (id, place) in (0..).zip(&catalog.places) {
                 prop_assert_eq!(walked.has(id), naive(place), "{} of {:?}", id, ranges);
             }
             walked.trim(most);
-            prop_assert!(HELD.load(Relaxed) <= held.min(most));
+            prop_assert!(held_bytes.load(Relaxed) <= held.min(most));
             for (id, place) in (0..).zip(&catalog.places) {
                 let there = walked.has(id);
                 let data = walked.take(id);
@@ -202,21 +220,22 @@ mod tests {
                 prop_assert!(data.is_none_or(|data| *data == whole[place.shard as usize][range]));
                 prop_assert!(!walked.has(id) && walked.take(id).is_none(), "once");
             }
-            prop_assert_eq!(HELD.load(Relaxed), 0);
+            prop_assert_eq!(held_bytes.load(Relaxed), 0);
         }
     }
 
     #[test]
     fn a_process_holds_no_more_than_its_bound() {
-        let (parts, bytes) = (Parts::default(), Bytes::from(vec![0; 50 << 20]));
+        let held_bytes = nothing_held();
+        let (parts, bytes) = (Parts { held: held_bytes, ..Parts::default() }, Bytes::from(vec![0; 50 << 20]));
         (0..4).for_each(|shard| parts.add(shard, 0, &bytes));
-        assert_eq!((parts.0.lock().len(), HELD.load(Relaxed)), (2, 100 << 20));
+        assert_eq!((parts.parts.lock().len(), held_bytes.load(Relaxed)), (2, 100 << 20));
         let member = |offset, bytes| crate::format::tar::Member::new("a.png".into(), offset, bytes);
         let index = |members| ShardIndex { members, ..ShardIndex::default() };
         parts.indexed(0, &index(vec![member(512, 60 << 20)]));
         parts.indexed(1, &index(vec![member(512, 1 << 20)]));
-        assert_eq!((parts.0.lock().len(), HELD.load(Relaxed)), (1, 50 << 20));
+        assert_eq!((parts.parts.lock().len(), held_bytes.load(Relaxed)), (1, 50 << 20));
         drop(parts);
-        assert_eq!(HELD.load(Relaxed), 0);
+        assert_eq!(held_bytes.load(Relaxed), 0);
     }
 }
