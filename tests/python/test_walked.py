@@ -72,8 +72,9 @@ def test_opening_and_the_epochs_read_the_shard_once(store, workers):
     whole = len(store.object("train.tar")[0])
     alone = lf.open(store.url + "/train.tar", coalesce=False)
     expected, before = epochs(alone, cache="64MiB", num_workers=0)
-    assert store.sent["train.tar"] > 1.5 * whole and before["store_requests_total"] == SAMPLES
-    store.requests.clear(), store.sent.clear()
+    assert store.sent["train.tar"] > 1.7 * whole and before["store_requests_total"] == SAMPLES
+    store.requests.clear()
+    store.sent.clear()
     data = lf.open(store.url + "/train.tar")
     walk = store.requests["train.tar"]
     got, stats = epochs(data, cache="64MiB", num_workers=workers)
@@ -88,7 +89,7 @@ def test_a_run_that_may_keep_nothing_keeps_nothing_of_the_opening(store):
     _, stats = epochs(data, 1, num_workers=0, cache=None)
     assert stats["store_requests_total"] > 10 and stats["fetched_samples_total"] == SAMPLES
     whole = len(store.object("train.tar")[0])
-    assert store.sent["train.tar"] > 1.9 * whole
+    assert store.sent["train.tar"] > 1.7 * whole
 
 
 def test_samples_that_are_kept_are_held_to_their_checksums(store):
