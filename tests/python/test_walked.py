@@ -72,7 +72,7 @@ def test_opening_and_the_epochs_read_the_shard_once(store, workers):
     whole = len(store.object("train.tar")[0])
     alone = lf.open(store.url + "/train.tar", coalesce=False)
     expected, before = epochs(alone, cache="64MiB", num_workers=0)
-    assert store.sent["train.tar"] > 1.7 * whole and before["store_requests_total"] == SAMPLES
+    assert store.sent["train.tar"] > 1.7 * whole and before["store_requests_total"] >= SAMPLES
     store.requests.clear()
     store.sent.clear()
     data = lf.open(store.url + "/train.tar")
