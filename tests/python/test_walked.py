@@ -95,7 +95,7 @@ def test_a_run_that_may_keep_nothing_keeps_nothing_of_the_opening(store):
 def test_samples_that_are_kept_are_held_to_their_checksums(store):
     data = lf.open(store.url + "/train.tar", checksums=True)
     walk = store.requests["train.tar"]
-    got, _ = epochs(data, 1, num_workers=2)
+    got, _ = epochs(data, 1, cache="64MiB", num_workers=2)
     assert sorted(np.concatenate([ids for ids, _, _ in got])) == list(range(SAMPLES))
     assert store.requests["train.tar"] - walk < 20
 

@@ -23,6 +23,9 @@ const ALL: u32 = 1100;
 const RANKS: usize = 3;
 const OF_RANKS: [&str; 5] = ["lease", "claimed", "offer begun", "offer sent", "in the copy"];
 const OF_OWNERS: [&str; 6] = ["asked", "offered", "put", "published", "tagged", "adopting"];
+/// An owner that has not come to its planned end in [`SOON`] is killed at any moment.
+const ANY: &str = "any moment";
+const SOON: Duration = Duration::from_millis(400);
 
 /// The end of this process: where, and after how many times.
 struct Plan {
@@ -37,7 +40,7 @@ fn plan() -> Option<&'static Plan> {
         let (role, folder) = (std::env::var("KILLED_ROLE").ok()?, PathBuf::from(std::env::var_os("KILLED_FOLDER")?));
         let points = if role == "owner" { &OF_OWNERS[..] } else { &OF_RANKS };
         let point = *points.get(drawn(points.len() as u64) as usize)?;
-        let most = if point == "adopting" { u64::from(ALL) } else { 40 };
+        let most = if point == "adopting" { 500 } else { 40 };
         let dies = role != "owner" || folder.join("owners-die").exists();
         dies.then(|| Plan { point, folder, left: AtomicU64::new(1 + drawn(most)) })
     };
@@ -52,10 +55,22 @@ fn drawn(below: u64) -> u64 {
 pub(crate) fn at(point: &'static str) {
     let Some(plan) = plan().filter(|plan| plan.point == point) else { return };
     if plan.left.fetch_sub(1, Relaxed) == 1 {
-        let mut deaths =
-            std::fs::OpenOptions::new().append(true).create(true).open(plan.folder.join("deaths")).unwrap();
-        deaths.write_all(format!("{point}\n").as_bytes()).unwrap();
+        note(&plan.folder, point);
         let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    }
+}
+
+fn note(folder: &Path, point: &str) {
+    let mut deaths = std::fs::OpenOptions::new().append(true).create(true).open(folder.join("deaths")).unwrap();
+    deaths.write_all(format!("{point}\n").as_bytes()).unwrap();
+}
+
+/// Kills the owner that serves now.
+fn kill_owner(folder: &Path) {
+    let admin = Admin::connect(&[folder.join("run")]).ok().flatten();
+    let pid = admin.and_then(|admin| admin.list().ok()).and_then(|now| rustix::process::Pid::from_raw(now.pid as i32));
+    if pid.is_some_and(|pid| rustix::process::kill_process(pid, rustix::process::Signal::KILL).is_ok()) {
+        note(folder, ANY);
     }
 }
 
@@ -66,6 +81,10 @@ fn deaths(folder: &Path) -> BTreeMap<String, usize> {
         *deaths.entry(point.to_owned()).or_insert(0) += 1;
     }
     deaths
+}
+
+fn of_owners(deaths: &BTreeMap<String, usize>) -> usize {
+    OF_OWNERS.iter().chain([&ANY]).filter_map(|point| deaths.get(*point)).sum()
 }
 
 fn client(folder: &Path, bytes: u64) -> Client {
@@ -157,9 +176,7 @@ fn campaign(kills: usize, bytes: u64) {
     deliver(&witness, &(0..ALL).collect::<Vec<u32>>(), &mut |_| ());
     // This owner has no planned end: those after it have.
     std::fs::write(folder.join("owners-die"), "").unwrap();
-    let first = Admin::connect(&[folder.join("run")]).unwrap().unwrap().list().unwrap().pid;
-    let first = rustix::process::Pid::from_raw(first as i32).unwrap();
-    rustix::process::kill_process(first, rustix::process::Signal::KILL).unwrap();
+    kill_owner(folder);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Relaxed) {
@@ -174,11 +191,15 @@ fn campaign(kills: usize, bytes: u64) {
         let until = Instant::now() + Duration::from_secs(20) + Duration::from_millis(500) * kills as u32;
         let mut ranks: Vec<Child> = (0..RANKS).map(|_| rank(folder, bytes)).collect();
         let (mut killed, mut failed) = (0, 0);
-        let died = |points: &[&str]| {
-            let deaths = deaths(folder);
-            points.iter().filter_map(|point| deaths.get(*point)).sum::<usize>()
-        };
-        while (killed < kills || died(&OF_OWNERS) < owners) && Instant::now() < until {
+        let died = || of_owners(&deaths(folder));
+        let mut last = (0, Instant::now());
+        while (killed < kills || died() < owners) && Instant::now() < until {
+            let now = died();
+            if now != last.0 {
+                last = (now, Instant::now());
+            } else if last.1.elapsed() > SOON {
+                kill_owner(folder);
+            }
             for child in &mut ranks {
                 let Some(status) = child.try_wait().unwrap() else { continue };
                 failed += usize::from(status.signal() != Some(9));
@@ -193,14 +214,14 @@ fn campaign(kills: usize, bytes: u64) {
         }
         over.store(true, Relaxed);
         assert_eq!(failed, 0, "ranks of {killed} found a wrong byte");
-        assert!(killed >= kills && died(&OF_OWNERS) >= owners, "{killed} ranks: {:?}", deaths(folder));
+        assert!(killed >= kills && died() >= owners, "{killed} ranks: {:?}", deaths(folder));
     });
     std::fs::remove_file(folder.join("owners-die")).unwrap();
     let mut waits = waits.into_inner().unwrap();
     waits.sort_unstable();
     let (all, lost) = (deaths(folder), lost.load(Relaxed));
     let p99 = waits.get(waits.len() * 99 / 100).copied().unwrap_or_default();
-    let died = OF_OWNERS.iter().filter_map(|point| all.get(*point)).sum::<usize>();
+    let died = of_owners(&all);
     let share = 1.0 - lost as f64 / (died.max(1) as f64 * f64::from(KEPT));
     println!(
         "arena {bytes}: {all:?}; {} calls of the one that lives, 99 of 100 within {p99:?}, longest {:?}; {:.2} % of \
