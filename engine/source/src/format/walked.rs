@@ -30,7 +30,7 @@ struct Part {
 }
 
 impl Part {
-    /// The part's own copy of a range that lies within it.
+    /// A copy of a sample that is whole within it.
     fn copy(&self, place: Place) -> Option<Box<[u8]>> {
         let from = usize::try_from(place.offset.checked_sub(self.start)?).ok()?;
         Some(self.bytes.get(from..from.checked_add(place.bytes as usize)?)?.into())

@@ -26,7 +26,7 @@ use crate::wrap::tiered::Tiered;
 /// Samples that are handed over at once, and the threads that decode them where decoded ones are kept.
 const AT_ONCE: usize = 64;
 const THREADS_MAX: usize = 8;
-/// Of datasets with more samples nothing is known: 17 MiB.
+/// Nothing is remembered of datasets with more samples: 17 MiB of memory.
 const KNOWN_MAX: usize = 1 << 20;
 /// An owner in which one of so many bytes is free still keeps all.
 const FULL: u64 = 16;
