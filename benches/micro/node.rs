@@ -1,7 +1,7 @@
 //! A question to the owner of the node cache, beside the same samples in a map of this process.
 //!
 //! `cargo bench -p lossfeed-benches --bench node`. Samples of 3 KB, 1, 16 or 256 a call, all of them there. `ask` reads
-//! them and compares their checksums, as a loader does, and copies them; `map` copies them alone. The owner is a thread
+//! them as a loader does and copies them; `map` copies them alone. The owner is a thread
 //! here; its socket is the same.
 
 #![allow(missing_docs, clippy::unwrap_used)]

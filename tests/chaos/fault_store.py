@@ -81,6 +81,8 @@ class FaultStore:
         #: How often each fault was served, and how often each object was asked for; "outage" counts refused requests.
         self.counts: Counter[str] = Counter()
         self.requests: Counter[str] = Counter()
+        #: Body bytes of sound answers, by object.
+        self.sent: Counter[str] = Counter()
         #: What requests for objects brought to be let in.
         self.authorizations: set[str | None] = set()
         #: Body bytes the client took from endless answers.
@@ -356,6 +358,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.say(412, {}, b"<Error><Code>PreconditionFailed</Code></Error>")
             return
         self.start(206 if answer.partial else 200, answer.headers())
+        self.store.sent[key] += 0 if self.command == "HEAD" else len(answer.body)
         self.write(answer.body)
 
     def _list(self, query: Mapping[str, str]) -> None:

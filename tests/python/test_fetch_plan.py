@@ -41,6 +41,13 @@ def one_shard():
     return {"train.tar": shard(pictures(5000))}
 
 
+def opened(store, folder, **options):
+    """The dataset by an index that is there: nothing was read of it while it was opened."""
+    options["index_cache"] = folder / "index"
+    lf.open(store.url + "/train.tar", **options)
+    return lf.open(store.url + "/train.tar", **options)
+
+
 def epoch(loader):
     return [(np.array(batch.ids), np.array(batch.weight), np.array(batch.data)) for batch in loader]
 
@@ -49,10 +56,10 @@ def same(some, others):
     return len(some) == len(others) and all(np.array_equal(*pair) for a, b in zip(some, others) for pair in zip(a, b))
 
 
-def test_a_shuffled_epoch_of_one_shard_takes_fifty_requests_at_most(one_shard):
+def test_a_shuffled_epoch_of_one_shard_takes_fifty_requests_at_most(one_shard, tmp_path):
     samples = 5000
     with FaultStore(one_shard, tags=False) as store:
-        data = lf.open(store.url + "/train.tar")
+        data = opened(store, tmp_path)
         other = lf.open(store.url + "/train.tar")
         plain = lf.Loader(other, 50, shuffle=True, num_workers=0, seed=1, framework="numpy", stats=False)
         expected = epoch(plain)
@@ -68,9 +75,9 @@ def test_a_shuffled_epoch_of_one_shard_takes_fifty_requests_at_most(one_shard):
         loader.close()
 
 
-def test_ranks_get_what_they_would_without_reading_ahead(one_shard):
+def test_ranks_get_what_they_would_without_reading_ahead(one_shard, tmp_path):
     with FaultStore(one_shard, tags=False) as store:
-        data = lf.open(store.url + "/train.tar")
+        data = opened(store, tmp_path)
         for rank in range(2):
             how = {"rank": rank, "world_size": 2, "seed": 3, "framework": "numpy", "stats": False}
             with lf.Loader(data, 50, shuffle=True, num_workers=2, **how) as loader:
@@ -83,9 +90,9 @@ def test_ranks_get_what_they_would_without_reading_ahead(one_shard):
 
 
 @pytest.mark.parametrize("fault", ["status_500", "cut_body", "flipped_bit"])
-def test_a_range_that_fails_is_asked_for_again_and_its_samples_come(one_shard, fault):
+def test_a_range_that_fails_is_asked_for_again_and_its_samples_come(one_shard, fault, tmp_path):
     with FaultStore(one_shard, tags=False) as store:
-        data = lf.open(store.url + "/train.tar", checksums=True)
+        data = opened(store, tmp_path, checksums=True)
         loader = lf.Loader(data, 50, shuffle=True, num_workers=2, seed=1, framework="numpy", stats=False)
         store._schedule["train.tar"] = [fault, None, fault]
         got = epoch(loader)
@@ -96,9 +103,9 @@ def test_a_range_that_fails_is_asked_for_again_and_its_samples_come(one_shard, f
         assert same(got, epoch(plain))
 
 
-def test_a_pass_that_is_left_while_ranges_are_under_way_ends_at_once(one_shard):
+def test_a_pass_that_is_left_while_ranges_are_under_way_ends_at_once(one_shard, tmp_path):
     with FaultStore(one_shard, tags=False) as store:
-        data = lf.open(store.url + "/train.tar")
+        data = opened(store, tmp_path)
         loader = lf.Loader(data, 50, shuffle=True, num_workers=2, framework="numpy", stats=False)
         store._schedule["train.tar"] = ["black_hole"] * 1000
 
@@ -115,10 +122,10 @@ def test_a_pass_that_is_left_while_ranges_are_under_way_ends_at_once(one_shard):
         assert not waiting.is_alive() and time.perf_counter() - began < 2
 
 
-def test_the_limit_of_what_is_read_ahead_holds_with_ranges(one_shard):
+def test_the_limit_of_what_is_read_ahead_holds_with_ranges(one_shard, tmp_path):
     limit = 12 << 20
     with FaultStore(one_shard, tags=False) as store:
-        data = lf.open(store.url + "/train.tar")
+        data = opened(store, tmp_path)
         loader = lf.Loader(data, 50, shuffle=True, num_workers=2, read_ahead=limit, framework="numpy", stats=False)
         most, before = 0, store.requests["train.tar"]
         for batch in loader:

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use crate::arena::Shown;
 use crate::message::{Key, OfferHead};
 use crate::owner::Owner;
+use crate::planted::planted;
 
 /// The job under which adopted samples are listed.
 const ADOPTED: &str = "(adopted)";
@@ -53,6 +54,7 @@ impl Owner {
             && let Some(at) = self.books.place_of(slot)
         {
             self.arena.put(at, bytes);
+            planted("adopting");
             if let Some(resident) = self.books.publish(slot) {
                 self.arena.tag(slot, &resident);
             }

@@ -11,6 +11,7 @@
 //! owner.rs     the owner's one thread      serving.rs  its answers      adoption.rs  the arena of a dead owner
 //! client.rs    a process that reads and offers                   link.rs    one of its connections, numbers.rs its counts
 //! start.rs     the socket's folder, and who starts an owner      admin.rs   list, drop, limit
+//! planted.rs   points at which tests kill a process
 //! ```
 //!
 //! The system returns what a dead client had: the end of its connection ends its leases and its fetches. Nothing is
@@ -27,10 +28,13 @@ mod client;
 mod flights;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+#[cfg(test)]
+mod kills_tests;
 mod link;
 mod message;
 mod numbers;
 mod owner;
+mod planted;
 mod room;
 mod serving;
 mod start;

@@ -22,7 +22,7 @@ pub(crate) const ANSWER_MAX: usize = 16 << 20;
 pub(crate) const NAME_MAX: usize = 512;
 pub(crate) const HEAD: usize = 5;
 const OFFER: usize = 36;
-const MAGIC: [u8; 8] = *b"lfnode\0\x01";
+const MAGIC: [u8; 8] = *b"lfnode\0\x02";
 
 /// The kinds of messages: a client's, then the owner's.
 pub(crate) mod kind {

@@ -11,7 +11,7 @@ pub struct Numbers {
     pub hit_bytes: u64,
     /// Samples that the owner did not have.
     pub misses: u64,
-    /// Samples whose bytes did not fit their checksum.
+    /// Samples that had another length than the dataset says.
     pub damaged: u64,
     /// Samples whose question failed or was not answered in time.
     pub failed: u64,

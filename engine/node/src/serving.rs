@@ -5,6 +5,7 @@ use crate::arena::Shown;
 use crate::flights::OVERDUE_MS;
 use crate::message::{Key, Message, Part, begin, finish, frame, kind};
 use crate::owner::{Coming, Owner, Peer, Waiter};
+use crate::planted::planted;
 
 /// Codes of [`kind::WHOSE`].
 pub(crate) const OURS: u8 = 0;
@@ -26,6 +27,7 @@ impl Owner {
                 let at = offered.slot.and_then(|slot| self.books.place_of(slot)).unwrap_or(0);
                 let sum = crc32fast::Hasher::new();
                 peer.coming = Some(Coming { slot: offered.slot, at, came: 0, crc: head.crc, sum });
+                planted("offered");
             }
             Part::Bytes(bytes) => {
                 if let Some(coming) = &mut peer.coming
@@ -34,6 +36,7 @@ impl Owner {
                     coming.sum.update(bytes);
                     self.arena.put(coming.at + coming.came, bytes);
                     coming.came += bytes.len() as u64;
+                    planted("put");
                 }
             }
             Part::Offered => {
@@ -43,7 +46,9 @@ impl Owner {
                         return Err("an offered sample whose checksum does not fit".into());
                     }
                     if let Some(resident) = self.books.publish(slot) {
+                        planted("published");
                         self.arena.tag(slot, &resident);
+                        planted("tagged");
                     }
                     self.news = true;
                 }
@@ -127,22 +132,22 @@ impl Owner {
     fn find(&mut self, peer: &mut Peer, keys: &[Key]) {
         let at = begin(&mut peer.out, kind::FOUND);
         peer.out.extend_from_slice(&self.books.used().to_le_bytes());
-        peer.out.reserve(20 * keys.len());
+        peer.out.reserve(16 * keys.len());
         let mut hit_bytes = 0;
         for key in keys {
             self.adopt(key);
-            let (offset, bytes, crc) = match self.books.lease(key) {
+            let (offset, bytes) = match self.books.lease(key) {
                 Some((slot, resident)) => {
                     peer.leases.push(slot);
-                    (self.arena.offset(resident.at), resident.bytes, resident.crc)
+                    (self.arena.offset(resident.at), resident.bytes)
                 }
-                None => (0, 0, 0),
+                None => (0, 0),
             };
             hit_bytes += bytes;
             peer.out.extend_from_slice(&offset.to_le_bytes());
             peer.out.extend_from_slice(&bytes.to_le_bytes());
-            peer.out.extend_from_slice(&crc.to_le_bytes());
         }
+        planted("asked");
         let hits = peer.leases.len();
         self.books.count(peer.member, hits as u64, hit_bytes, (keys.len() - hits) as u64);
         finish(&mut peer.out, at);

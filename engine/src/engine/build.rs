@@ -273,6 +273,8 @@ impl Checked {
         };
         let publisher = publisher(&settings, policy_name, &feed, &*device, counters);
         feed.source.tell(News::Listener(&decisions));
+        let ahead_bytes = feed.read_ahead.as_ref().map_or(0, ReadAhead::limit);
+        feed.source.tell(News::Room(settings.cache_bytes.saturating_add(ahead_bytes)));
         let feed = Arc::new(feed);
         if let Some(publisher) = &publisher {
             outside::obey(&feed, publisher);

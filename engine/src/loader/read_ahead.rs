@@ -252,6 +252,7 @@ impl ReadAhead {
                 cache.foresee(look.pass);
                 wants = ahead();
             }
+            wants.iter_mut().for_each(|ahead| ahead.wants.retain(|want| !source.is_near(want.id)));
             let found = self.window.lock().looked(&look, wants, &bytes);
             let free_bytes = self.window.lock().free_for(&found, &bytes);
             let call = look.call(&found, self.batch, free_bytes);

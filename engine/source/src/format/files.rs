@@ -5,6 +5,7 @@ use crate::error::{Error, Result, printable};
 use crate::format::catalog::Catalog;
 use crate::format::checksums;
 use crate::format::reader::Reader;
+use crate::format::walked::Walked;
 use crate::options::OpenOptions;
 use crate::sample::{Counted, Facts, Fields, Fingerprint, Form, LimitBy, Link, News, Payload, Size, Source, Traffic};
 use crate::tune::fetch_plan::{Ask, Plan};
@@ -16,6 +17,7 @@ use std::sync::Arc;
 pub(crate) struct Files<R> {
     catalog: Arc<Catalog>,
     reader: R,
+    walked: Walked,
     facts: Facts,
 }
 
@@ -65,7 +67,12 @@ impl<R: Reader> Files<R> {
             in_turn: reader.in_turn(),
             ..Facts::new(catalog.places.len(), described(&catalog), form, target)
         };
-        Ok(Self { catalog, reader, facts })
+        Ok(Self { catalog, reader, walked: Walked::default(), facts })
+    }
+
+    /// The same with samples that are there already.
+    pub(crate) fn with(self, walked: Walked) -> Self {
+        Self { walked, ..self }
     }
 
     fn target(&self, id: SampleId) -> Option<&[u8]> {
@@ -73,6 +80,17 @@ impl<R: Reader> Files<R> {
             return Some(&[0]);
         }
         self.catalog.labels.get(id as usize).map(bytemuck::bytes_of)
+    }
+
+    /// The payload of a sample that is stored as `data`; `joined` is for what is put together.
+    fn payload<'a>(&'a self, id: SampleId, data: &'a [u8], joined: &'a mut Vec<u8>) -> Result<Payload<'a>> {
+        let target = self.target(id).ok_or_else(|| out_of_range(id, self.facts.samples))?;
+        match (&self.catalog.members, self.catalog.sparse.get(&id)) {
+            (None, None) => return Ok(Payload::new(data, target)),
+            (None, Some(map)) => map.spread(data, joined),
+            (Some(members), _) => members.payload(id, data, joined)?,
+        }
+        Ok(Payload::new(joined, target))
     }
 }
 
@@ -142,7 +160,13 @@ impl<R: Reader> Source for Files<R> {
         self.reader.limit(bytes_per_s, by)
     }
     fn tell(&self, news: News<'_>) {
+        if let News::Room(bytes) = news {
+            self.walked.trim(bytes);
+        }
         self.reader.tell(&self.catalog, news);
+    }
+    fn is_near(&self, id: SampleId) -> bool {
+        self.walked.has(id)
     }
     fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
         self.reader.along(&self.catalog, ids, first, request_bytes)
@@ -157,43 +181,35 @@ impl<R: Reader> Source for Files<R> {
         ids: &[SampleId],
         sink: &mut dyn FnMut(usize, Result<Payload<'_>>) -> ControlFlow<()>,
     ) -> Traffic {
-        let mut wanted = Vec::with_capacity(ids.len());
+        let (mut wanted, mut joined) = (Vec::with_capacity(ids.len()), Vec::new());
         for (k, &id) in ids.iter().enumerate() {
-            let error = match self.catalog.place(id) {
-                None => out_of_range(id, self.facts.samples),
-                Some(p) if p.bytes == 0 => Error::sample(format!(
+            let walked = self.walked.take(id).filter(|data| self.catalog.verify(id, data).is_ok());
+            let answer = match (self.catalog.place(id), &walked) {
+                (None, _) => Err(out_of_range(id, self.facts.samples)),
+                (Some(p), _) if p.bytes == 0 => Err(Error::sample(format!(
                     "{} is empty (0 bytes): remove it or choose on_error=\"skip\" or \"substitute\"",
                     self.catalog.name(id)
-                )),
-                Some(_) => {
+                ))),
+                (Some(_), Some(data)) => {
+                    self.payload(id, data, &mut joined).map(|payload| Payload { near: true, ..payload })
+                }
+                (Some(_), None) => {
                     wanted.push((k, id));
                     continue;
                 }
             };
-            if sink(k, Err(error)).is_break() {
+            if sink(k, answer).is_break() {
                 return Traffic::default();
             }
         }
+        if wanted.is_empty() {
+            return Traffic::default();
+        }
         let verified = self.facts.remote;
-        let mut joined = Vec::new();
         self.reader.read(&self.catalog, &wanted, request_bytes, stopped, &mut |k, id, data| {
             let sound =
                 data.and_then(|data| if verified { Ok(data) } else { self.catalog.verify(id, data).map(|()| data) });
-            let payload = sound.and_then(|data| {
-                let target = self.target(id).ok_or_else(|| out_of_range(id, self.facts.samples))?;
-                match (&self.catalog.members, self.catalog.sparse.get(&id)) {
-                    (None, None) => Ok(Payload::new(data, target)),
-                    (None, Some(map)) => {
-                        map.spread(data, &mut joined);
-                        Ok(Payload::new(&joined, target))
-                    }
-                    (Some(members), _) => {
-                        members.payload(id, data, &mut joined)?;
-                        Ok(Payload::new(&joined, target))
-                    }
-                }
-            });
-            sink(k, payload)
+            sink(k, sound.and_then(|data| self.payload(id, data, &mut joined)))
         })
     }
 }

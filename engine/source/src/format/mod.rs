@@ -11,6 +11,7 @@
 //! files.rs     the Source made of a catalog and a reader (reader.rs):
 //! local.rs     files on this machine: positioned reads, no runtime
 //! store_reader.rs  objects of a store      runs.rs  which samples come with one request
+//! walked.rs    samples that came while shards were indexed
 //! arrays.rs    two buffers in memory       records.rs  rows in files: .npy, .npz, safetensors
 //! ```
 //!
@@ -38,6 +39,7 @@ pub(crate) mod several;
 pub(crate) mod store_reader;
 mod table;
 pub(crate) mod tar;
+pub(crate) mod walked;
 
 pub use arrays::Arrays;
 pub use records::{Place, Records};

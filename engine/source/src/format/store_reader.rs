@@ -226,7 +226,7 @@ impl Reader for StoreReader {
                     ids.iter().filter_map(|&id| catalog.place(id)).map(|place| place.shard).collect();
                 of.into_iter().filter_map(|at| shards.get(at as usize)).for_each(|key| store.doubt(key));
             }
-            News::Importances(..) => {}
+            News::Importances(..) | News::Room(_) => {}
         }
     }
 

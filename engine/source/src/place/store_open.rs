@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use bytes::Bytes;
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
@@ -16,6 +17,7 @@ use crate::format::files::Files;
 use crate::format::several;
 use crate::format::store_reader::{StoreReader, below};
 use crate::format::tar::{self, ShardIndex};
+use crate::format::walked::Parts;
 use crate::format::{checksums, folder, index_cache, label, pattern};
 use crate::options::OpenOptions;
 use crate::place::found::{self, Found};
@@ -28,6 +30,7 @@ use crate::request::identity::{Mark, Stamp};
 use crate::request::link::Worth;
 use crate::request::ranged::Ranged;
 use crate::request::store::{Store, Wanted};
+use crate::request::whole::Wholes;
 use crate::sample::Source;
 
 /// Shards looked at and walked at once; each has one request in flight.
@@ -249,12 +252,22 @@ fn shards(
     options.check_members()?;
     store.announce(objects.iter().map(|object| (&object.key, object.shard.bytes)));
     let cache = options.index_cache.as_deref();
-    let indexed = several::shards(&objects, lanes, options, |object| {
+    let (numbered, parts) = ((0u32..).zip(&objects).collect::<Vec<_>>(), Parts::default());
+    let indexed = several::shards(&numbered, lanes, options, |&(number, object)| {
         let key = || index_key(&object.shard);
-        let sum = |index: &mut ShardIndex| sum(&store, object, lanes, index);
+        let came = |start, bytes: &Bytes| {
+            // Several samples may come with one request, and what is held whole is held already.
+            if options.coalesce && store.wholes.as_ref().is_none_or(Wholes::in_parts) {
+                parts.add(number, start, bytes);
+            }
+        };
+        let sum = |index: &mut ShardIndex| sum(&store, object, lanes, &came, index);
         let sum: Option<&dyn Fn(&mut ShardIndex) -> Result<()>> =
             if options.sums_of_members() { Some(&sum) } else { None };
-        index_cache::through(cache, key, &object.shard, || walk(&store, object, lanes), sum, &options.stop)
+        let walk = || walk(&store, object, lanes, &came);
+        let indexed = index_cache::through(cache, key, &object.shard, walk, sum, &options.stop)?;
+        parts.indexed(number, &indexed.1);
+        Ok(indexed)
     })?;
     if let Some(largest) = objects.iter().max_by_key(|object| object.shard.bytes) {
         store.settle(&largest.key, &largest.shard.path, largest.shard.bytes)?;
@@ -262,8 +275,8 @@ fn shards(
     let mut catalog = Catalog { url, ..Catalog::default() };
     label::assemble(&mut catalog, indexed, &options.fields)?;
     let keys = objects.into_iter().map(|o| o.key).collect();
-    let reader = StoreReader::new(store, keys, Path::default(), options.coalesce);
-    Ok(Arc::new(Files::new(catalog, reader, options)?))
+    let (reader, walked) = (StoreReader::new(store, keys, Path::default(), options.coalesce), parts.cut(&catalog));
+    Ok(Arc::new(Files::new(catalog, reader, options)?.with(walked)))
 }
 
 #[cfg(feature = "parquet")]
@@ -278,7 +291,7 @@ fn parquet(
     store.announce(objects.iter().map(|object| (&object.key, object.shard.bytes)));
     let looked = several::shards(&objects, lanes, options, |object| {
         let requests = AtomicU64::new(0);
-        let file = reader(&store, object, lanes, &requests);
+        let file = reader(&store, object, lanes, &requests, &|_, _| ());
         let failure = file.failure();
         let looked = crate::format::parquet::look(file, object.shard.clone(), &options.fields);
         // What the store said, if it failed: the library passes it on as text only.
@@ -294,13 +307,17 @@ fn parquet(_: Store, url: String, _: Vec<Object>, _: usize, _: &OpenOptions) -> 
     Err(crate::options::without_parquet(&url))
 }
 
+/// Is given each part of an object that is read, with its offset.
+type Came<'a> = &'a (dyn Fn(u64, &Bytes) + Sync);
+
 /// The object as a file, read while `lanes` are; every part of it must be from the object that was looked at first.
 fn reader<'a>(
     store: &'a Store,
     object: &'a Object,
     lanes: usize,
     requests: &'a AtomicU64,
-) -> Ranged<impl FnMut(Range<u64>) -> Result<Vec<u8>> + 'a, impl Fn() -> Worth + 'a> {
+    came: Came<'a>,
+) -> Ranged<impl FnMut(Range<u64>) -> Result<Bytes> + 'a, impl Fn() -> Worth + 'a> {
     let Object { key, shard } = object;
     let if_match = shard.stamp.if_match();
     let worth = move || store.worth(lanes);
@@ -310,13 +327,15 @@ fn reader<'a>(
         let (mark, if_match) = (Mark::of(&shard.stamp), if_match.as_deref());
         let wanted =
             Wanted { key, start, bytes, total: shard.bytes, mark, if_match, what: &what, requests, early: false };
-        Ok(store.wait(store.range(wanted, &|_| Ok(())))??.to_vec())
+        let bytes = store.wait(store.range(wanted, &|_| Ok(())))??;
+        came(start, &bytes);
+        Ok(bytes)
     })
 }
 
-fn walk(store: &Store, object: &Object, lanes: usize) -> Result<(Shard, ShardIndex)> {
+fn walk(store: &Store, object: &Object, lanes: usize, came: Came<'_>) -> Result<(Shard, ShardIndex)> {
     let requests = AtomicU64::new(0);
-    let reader = reader(store, object, lanes, &requests);
+    let reader = reader(store, object, lanes, &requests, came);
     let failure = reader.failure();
     let index =
         tar::walk(reader, object.shard.bytes, &object.shard.path).map_err(|e| failure.lock().take().unwrap_or(e))?;
@@ -325,9 +344,9 @@ fn walk(store: &Store, object: &Object, lanes: usize) -> Result<(Shard, ShardInd
     Ok((object.shard.clone(), index))
 }
 
-fn sum(store: &Store, object: &Object, lanes: usize, index: &mut ShardIndex) -> Result<()> {
+fn sum(store: &Store, object: &Object, lanes: usize, came: Came<'_>, index: &mut ShardIndex) -> Result<()> {
     let requests = AtomicU64::new(0);
-    let reader = reader(store, object, lanes, &requests);
+    let reader = reader(store, object, lanes, &requests, came);
     let failure = reader.failure();
     checksums::of_members(reader, index)
         .map_err(|e| failure.lock().take().unwrap_or_else(|| file::failed(&object.shard.path, e)))

@@ -4,6 +4,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use lossfeed_sync::Mutex;
 
 use crate::error::{Error, Result};
@@ -29,7 +30,7 @@ pub(crate) struct Ranged<F, W> {
     worth: W,
     len: u64,
     at: u64,
-    held: Vec<u8>,
+    held: Bytes,
     held_from: u64,
     ahead: u64,
     /// Where the last read ended, and the longest leap from there since the last request.
@@ -39,7 +40,7 @@ pub(crate) struct Ranged<F, W> {
     failure: Arc<Mutex<Option<Error>>>,
 }
 
-impl<F: FnMut(Range<u64>) -> Result<Vec<u8>>, W: Fn() -> Worth> Ranged<F, W> {
+impl<F: FnMut(Range<u64>) -> Result<Bytes>, W: Fn() -> Worth> Ranged<F, W> {
     /// An object of `len` bytes; `fetch` brings a range that lies within it, and `worth` says what one is worth now.
     pub(crate) fn new(len: u64, worth: W, fetch: F) -> Self {
         Self {
@@ -47,7 +48,7 @@ impl<F: FnMut(Range<u64>) -> Result<Vec<u8>>, W: Fn() -> Worth> Ranged<F, W> {
             worth,
             len,
             at: 0,
-            held: Vec::new(),
+            held: Bytes::new(),
             held_from: 0,
             ahead: 0,
             read_until: 0,
@@ -77,7 +78,7 @@ impl<F: FnMut(Range<u64>) -> Result<Vec<u8>>, W: Fn() -> Worth> Ranged<F, W> {
     }
 }
 
-impl<F: FnMut(Range<u64>) -> Result<Vec<u8>>, W: Fn() -> Worth> Read for Ranged<F, W> {
+impl<F: FnMut(Range<u64>) -> Result<Bytes>, W: Fn() -> Worth> Read for Ranged<F, W> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         if self.at >= self.len || buf.is_empty() {
             return Ok(0);

@@ -110,6 +110,9 @@ pub enum News<'a> {
     /// These samples do not decode, as they came last. Each tier forgets their bytes, so that the next fetch reads them
     /// again.
     Doubtful(&'a [SampleId]),
+    /// A run begins. Bytes that were read while the dataset was opened and were not fetched yet may take so much
+    /// memory.
+    Room(u64),
     /// From now on, decisions about reading are told here too, as long as it lives.
     Listener(&'a Arc<Decisions>),
 }

@@ -208,6 +208,12 @@ pub trait Source: Send + Sync {
     /// Something that may be of use to it, or to a tier before it.
     fn tell(&self, _: News<'_>) {}
 
+    /// True if a fetch of the sample sends no request and does not wait: it is in this process's memory. Nothing is
+    /// gained by reading it ahead of need.
+    fn is_near(&self, _: SampleId) -> bool {
+        false
+    }
+
     /// Which of `ids` from position `first` on would come with the requests for those before it, so that asking for
     /// them too costs little more than their bytes. Positions, ascending. `request_bytes` as in [`Self::fetch_by`].
     fn along(&self, _ids: &[SampleId], _first: usize, _request_bytes: u64) -> Vec<usize> {

@@ -22,7 +22,7 @@ use proptest::prelude::*;
 use crate::options::{OpenOptions, Throttle};
 use crate::place::open_in;
 use crate::runtime;
-use crate::sample::{Source, Traffic};
+use crate::sample::{News, Source, Traffic};
 use crate::tests::{archive, png};
 use crate::types::SampleId;
 
@@ -128,6 +128,8 @@ fn opened(store: &Arc<Wrong>, latency: Option<Duration>, coalesce: bool, checksu
     let connections = if latency.is_some() { 1 } else { 4 };
     let options = OpenOptions { coalesce, checksums, connections, throttle, ..OpenOptions::default() };
     let source = open_in(store.clone(), "*.tar", &options).unwrap();
+    // What was read with the headers.
+    source.tell(News::Room(0));
     store.asked.lock().clear();
     source
 }
@@ -335,6 +337,7 @@ fn an_outage_is_told_once_for_all_and_of_each() {
         ..OpenOptions::default()
     };
     let source = open_in(store.clone(), "*.tar", &options).unwrap();
+    source.tell(News::Room(0));
     store.wrongs.lock().hangs = true;
     store.asked.lock().clear();
     let mut kinds = Vec::new();

@@ -1,5 +1,6 @@
 //! Truths about the walk over a remote archive: what it finds, how many requests it takes, and what they bring.
 
+use bytes::Bytes;
 use proptest::prelude::*;
 
 use crate::format::tar::{ShardIndex, walk};
@@ -27,7 +28,7 @@ fn walked(archive: &[u8], worth: Worth) -> (Result<ShardIndex, String>, Asked) {
         assert!(range.start < range.end && range.end <= len, "{range:?} of {len}");
         asked.requests += 1;
         asked.bytes += range.end - range.start;
-        Ok(archive[range.start as usize..range.end as usize].to_vec())
+        Ok(Bytes::copy_from_slice(&archive[range.start as usize..range.end as usize]))
     };
     let found = walk(Ranged::new(len, || worth, fetch), len, "s.tar").map_err(|e| e.to_string());
     (found, asked)
@@ -180,7 +181,7 @@ fn a_slow_link_is_asked_for_no_more_than_it_brings_in_time() {
     let worth = || Worth { gap_bytes: 4 << 10, work_bytes: 0, request_bytes_max: 100 << 10 };
     let fetch = |range: std::ops::Range<u64>| {
         longest.set(longest.get().max(range.end - range.start));
-        Ok(archive[range.start as usize..range.end as usize].to_vec())
+        Ok(Bytes::copy_from_slice(&archive[range.start as usize..range.end as usize]))
     };
     walk(Ranged::new(archive.len() as u64, worth, fetch), archive.len() as u64, "s.tar").unwrap();
     assert_eq!(longest.get(), 100 << 10);

@@ -4,6 +4,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use proptest::prelude::*;
 
 use crate::error::{Error, ErrorKind};
@@ -113,7 +114,7 @@ proptest! {
         steps in prop::collection::vec((0u64..220_000, 0usize..9000), 0..30),
     ) {
         let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
-        let mut remote = Ranged::new(len as u64, || worth, |r| Ok(bytes[r.start as usize..r.end as usize].to_vec()));
+        let mut remote = Ranged::new(len as u64, || worth, |r| Ok(Bytes::copy_from_slice(&bytes[r.start as usize..r.end as usize])));
         let mut file = std::io::Cursor::new(&bytes);
         for (at, count) in steps {
             prop_assert_eq!(remote.seek(SeekFrom::Start(at)).unwrap(), file.seek(SeekFrom::Start(at)).unwrap());
@@ -232,7 +233,7 @@ fn a_walk_over_a_store_transfers_headers_and_not_large_members() {
     let worth = || Worth { gap_bytes: 1 << 20, work_bytes: 0, request_bytes_max: u64::MAX };
     let reader = Ranged::new(bytes.len() as u64, worth, |r| {
         transferred += r.end - r.start;
-        Ok(bytes[r.start as usize..r.end as usize].to_vec())
+        Ok(Bytes::copy_from_slice(&bytes[r.start as usize..r.end as usize]))
     });
     let found = walk(reader, bytes.len() as u64, "s.tar").unwrap();
     assert_eq!(found, index(&bytes).unwrap());

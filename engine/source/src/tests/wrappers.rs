@@ -118,6 +118,7 @@ impl Source for Odd {
         match news {
             News::Doubtful(ids) => ids.iter().for_each(|id| self.hears(format!("doubtful {id}"))),
             News::Importances(run, importances) => self.hears(format!("importances {run} {importances:?}")),
+            News::Room(bytes) => self.hears(format!("room {bytes}")),
             News::Listener(decisions) => self.hears(format!("listener {:p}", Arc::as_ptr(decisions))),
         }
     }
@@ -133,6 +134,9 @@ impl Source for Odd {
             sink(k, Ok(Payload::new(&self.of(id).to_le_bytes(), bytemuck::bytes_of(&self.labels[id as usize]))))
         });
         Traffic { requests: self.number, vain_bytes: 1, repeated_samples: 2, repeated_bytes: 3 }
+    }
+    fn is_near(&self, id: SampleId) -> bool {
+        id < SAMPLES && self.of(id) % 2 == 1
     }
     fn plan(&self, ids: &[SampleId], call: Ask) -> Option<Plan> {
         self.hears(format!("plan {ids:?} {call:?}"));
@@ -219,6 +223,7 @@ fn answers_as_what_it_wraps(wrapper: &dyn Source, places: &Places, wrapped: &[Ar
         assert_eq!(wrapper.size(id), odd.size(inner));
         assert_eq!(wrapper.name(id), odd.name(inner));
         assert_eq!(wrapper.proof(id), odd.proof(inner));
+        assert_eq!(wrapper.is_near(id), odd.is_near(inner));
         wrapper.remember(id, 9, 4);
         wrapper.tell(News::Doubtful(&[id]));
         // A picture of 3 bytes, a tail of 2, and the picture's length.
@@ -270,6 +275,8 @@ fn answers_as_what_it_wraps(wrapper: &dyn Source, places: &Places, wrapped: &[Ar
     let first = |odd: &Arc<Odd>| ids[..1].iter().filter(|id| Arc::ptr_eq(&places[**id as usize].0, odd)).count();
     let of = |odd: &Arc<Odd>| Ask { first: first(odd), urgent: before(odd), free_bytes: 600 / asked, ..call };
     assert_eq!(heard(wrapped), each(&|odd| vec![format!("plan {:?} {:?}", share(odd), of(odd))]));
+    wrapper.tell(News::Room(77));
+    assert_eq!(heard(wrapped), each(&|_| vec![String::from("room 77")]));
     let decisions = Arc::new(Decisions::default());
     wrapper.tell(News::Listener(&decisions));
     assert_eq!(heard(wrapped), each(&|_| vec![format!("listener {:p}", Arc::as_ptr(&decisions))]));

@@ -219,7 +219,7 @@ impl Source for Concat {
     }
     fn tell(&self, news: News<'_>) {
         match news {
-            News::Listener(_) => self.parts.iter().for_each(|part| part.tell(news)),
+            News::Listener(_) | News::Room(_) => self.parts.iter().for_each(|part| part.tell(news)),
             News::Doubtful(ids) => {
                 for &id in ids {
                     self.of(id, |part, id| part.tell(News::Doubtful(&[id])));
@@ -267,6 +267,9 @@ impl Source for Concat {
             }
         }
         traffic
+    }
+    fn is_near(&self, id: SampleId) -> bool {
+        self.of(id, |part, id| part.is_near(id)).unwrap_or(false)
     }
     fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
         let mut along = Vec::new();

@@ -121,6 +121,9 @@ impl Source for Decoded {
     fn tell(&self, news: News<'_>) {
         self.inner.tell(news);
     }
+    fn is_near(&self, id: SampleId) -> bool {
+        self.inner.is_near(id)
+    }
     fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
         self.inner.along(ids, first, request_bytes)
     }

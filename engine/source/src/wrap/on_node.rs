@@ -5,6 +5,8 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use lossfeed_disk::Whose;
@@ -12,18 +14,65 @@ use lossfeed_node::{Client, Flight, Key, Offer, Settings};
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
+use crate::format::several::several;
 use crate::options::NodeTier;
 use crate::sample::Source;
+use crate::stop::Stop;
 use crate::tune::circuit::Outcome;
 use crate::types::SampleId;
 use crate::wrap::tier::{Tier, TierNumbers, check_kept};
 use crate::wrap::tiered::Tiered;
+
+/// Samples that are handed over at once, and the threads that decode them where decoded ones are kept.
+const AT_ONCE: usize = 64;
+const THREADS_MAX: usize = 8;
+/// Nothing is remembered of datasets with more samples: 17 MiB of memory.
+const KNOWN_MAX: usize = 1 << 20;
+/// An owner in which one of so many bytes is free still keeps all.
+const FULL: u64 = 16;
 
 /// See the module's head.
 struct OnNode {
     source: Arc<dyn Source>,
     client: Client,
     place: [u8; 32],
+    known: Known,
+    /// This job draws by importance: what the owner has now, it may give up for other samples.
+    rated: AtomicBool,
+}
+
+/// Keys that were computed, and samples that the owner had when it was asked last; of small datasets.
+struct Known {
+    /// The two halves of a key; 0: not computed yet.
+    halves: Box<[[AtomicU64; 2]]>,
+    there: Box<[AtomicBool]>,
+}
+
+impl Known {
+    fn new(samples: usize) -> Self {
+        let samples = if samples <= KNOWN_MAX { samples } else { 0 };
+        let (halves, there) = ((0..samples).map(|_| Default::default()), (0..samples).map(|_| AtomicBool::new(false)));
+        Self { halves: halves.collect(), there: there.collect() }
+    }
+
+    fn key(&self, id: SampleId) -> Option<Key> {
+        let halves = self.halves.get(id as usize)?.each_ref().map(|half| half.load(Relaxed));
+        let bytes = halves.map(u64::to_ne_bytes);
+        (!halves.contains(&0)).then(|| bytes.as_flattened().first_chunk().copied())?
+    }
+
+    fn learn(&self, id: SampleId, key: &Key) {
+        if let Some(halves) = self.halves.get(id as usize) {
+            let (parts, _) = key.as_chunks();
+            halves.iter().zip(parts).for_each(|(half, part)| half.store(u64::from_ne_bytes(*part), Relaxed));
+        }
+    }
+
+    fn set(&self, id: SampleId, there: bool) {
+        if let Some(known) = self.there.get(id as usize) {
+            known.store(there, Relaxed);
+        }
+    }
 }
 
 /// `source` with the node cache before it.
@@ -70,12 +119,37 @@ pub fn on_node(source: Arc<dyn Source>, node: &NodeTier) -> Result<Arc<dyn Sourc
         );
     }
     let alone_us = client.fetched_in_us();
-    let tier = OnNode { source: Arc::clone(&source), client, place };
-    Ok(Arc::new(Tiered::new(source, tier, alone_us)))
+    let (known, rated) = (Known::new(source.len()), AtomicBool::new(false));
+    let tier = OnNode { source: Arc::clone(&source), client: client.clone(), place, known, rated };
+    let tiered = Tiered::new(source, tier, alone_us);
+    hand_over(&tiered, &client)?;
+    Ok(Arc::new(tiered))
+}
+
+/// Gives the owner what came while the dataset was opened, as far as it has room: no process has to fetch it.
+fn hand_over(source: &dyn Source, client: &Client) -> Result<()> {
+    let near: Vec<SampleId> = (0..source.len() as SampleId).filter(|&id| source.is_near(id)).collect();
+    let threads = available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
+    several(&near.chunks(AT_ONCE).collect::<Vec<_>>(), threads, &Stop::default(), |ids| {
+        let bytes: u64 = ids.iter().map(|&id| source.payload_bytes(id)).sum();
+        if client.numbers().bytes.saturating_add(bytes) < client.capacity() {
+            source.fetch_by(u64::MAX, &|| false, ids, &mut |_, _| ControlFlow::Continue(()));
+        }
+        Ok(())
+    })
+    .map(|_| ())
 }
 
 impl OnNode {
     fn key(&self, id: SampleId) -> Option<Key> {
+        self.known.key(id).or_else(|| {
+            let key = self.computed(id)?;
+            self.known.learn(id, &key);
+            Some(key)
+        })
+    }
+
+    fn computed(&self, id: SampleId) -> Option<Key> {
         let mut digest = Sha256::new();
         digest.update(self.place);
         digest.update(self.source.proof(id)?);
@@ -103,6 +177,10 @@ impl Tier for OnNode {
         true
     }
 
+    fn is_near(&self, id: SampleId) -> bool {
+        !self.rated.load(Relaxed) && self.known.there.get(id as usize).is_some_and(|there| there.load(Relaxed))
+    }
+
     fn read(
         &self,
         ids: &[SampleId],
@@ -113,7 +191,12 @@ impl Tier for OnNode {
         let keys = ids.iter().enumerate();
         let keys: Vec<(usize, Key, u64)> =
             keys.filter_map(|(k, &id)| Some((k, self.key(id)?, self.source.payload_bytes(id)))).collect();
-        let read = self.client.read(&keys, patience, stopped, sink);
+        let mut came = vec![false; ids.len()];
+        let read = self.client.read(&keys, patience, stopped, &mut |k, data| {
+            came.iter_mut().skip(k).take(1).for_each(|came| *came = true);
+            sink(k, data)
+        });
+        ids.iter().zip(came).for_each(|(&id, came)| self.known.set(id, came));
         Outcome {
             answers: read.answers,
             failures: 0,
@@ -143,6 +226,9 @@ impl Tier for OnNode {
     fn offer(&self, flight: Option<&mut Flight>, id: SampleId, cost: Duration, data: &[u8]) {
         if let (Some(flight), Some(key)) = (flight, self.key(id)) {
             flight.offer(&Offer { key, id, cost, data });
+            // An owner that has room keeps what it is offered.
+            let used = self.client.numbers().bytes;
+            self.known.set(id, used < self.client.capacity() / FULL * (FULL - 1));
         }
     }
 
@@ -154,6 +240,7 @@ impl Tier for OnNode {
     /// Tells the owner the expected draws of each sample: importances with mean 1; a sample without one is drawn as the
     /// mean is.
     fn rate(&self, _: &str, importances: &[f32]) {
+        self.rated.store(true, Relaxed);
         let known = || importances.iter().copied().filter(|worth| worth.is_finite() && *worth >= 0.0);
         let mean = known().map(f64::from).sum::<f64>() / known().count().max(1) as f64;
         if mean > 0.0 {

@@ -118,7 +118,7 @@ impl Source for Subset {
     }
     fn tell(&self, news: News<'_>) {
         match news {
-            News::Listener(_) => self.inner.tell(news),
+            News::Listener(_) | News::Room(_) => self.inner.tell(news),
             News::Doubtful(ids) => {
                 let ids: Vec<SampleId> = ids.iter().filter_map(|&id| self.inner(id)).collect();
                 self.inner.tell(News::Doubtful(&ids));
@@ -133,6 +133,9 @@ impl Source for Subset {
                 self.inner.tell(News::Importances(run, &inner));
             }
         }
+    }
+    fn is_near(&self, id: SampleId) -> bool {
+        self.inner(id).is_some_and(|id| self.inner.is_near(id))
     }
     fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
         // All or none are in range: whoever asks has them from an order.

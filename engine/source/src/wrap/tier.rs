@@ -39,6 +39,11 @@ pub(crate) trait Tier: Send + Sync {
         self.has(id)
     }
 
+    /// As [`Source::is_near`].
+    fn is_near(&self, _: SampleId) -> bool {
+        false
+    }
+
     /// The source's mean time in µs for the samples that it gave, as recorded when they were kept; `None`: not known.
     fn fetched_in_us(&self) -> Option<f64> {
         None

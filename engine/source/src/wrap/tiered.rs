@@ -23,6 +23,9 @@ use crate::tune::fetch_plan::{Ask, Plan};
 use crate::types::SampleId;
 use crate::wrap::tier::{Tier, TierNumbers};
 
+/// The fetch of a sample that came while the dataset was opened would have taken a request: this long at least.
+const REQUEST: Duration = Duration::from_millis(1);
+
 /// See the module's head.
 pub(crate) struct Tiered<T> {
     source: Arc<dyn Source>,
@@ -268,13 +271,17 @@ impl<T: Tier> Tiered<T> {
         // What the source made this thread wait for an answer so far: what a fetch of it costs.
         let (mut waited, mut answers, mut since) = (Duration::ZERO, 0, Instant::now());
         let traffic = self.source.fetch_by(request_bytes, stopped, &wanted, &mut |at, answer| {
-            (waited, answers) = (waited + since.elapsed(), answers + 1);
+            let near = answer.as_ref().is_ok_and(|payload| payload.near);
+            if !near {
+                (waited, answers) = (waited + since.elapsed(), answers + 1);
+            }
             let (Some(&k), Some(&id)) = (left.get(at), wanted.get(at)) else { return ControlFlow::Continue(()) };
             if let Ok(payload) = &answer
                 && keeps
                 && payload.data.len() as u64 == self.source.payload_bytes(id)
             {
-                self.tier.offer(flight.as_deref_mut(), id, waited / answers, payload.data);
+                let cost = if near { REQUEST } else { waited / answers };
+                self.tier.offer(flight.as_deref_mut(), id, cost, payload.data);
             }
             let going = sink(k, answer);
             since = Instant::now();
@@ -331,10 +338,15 @@ impl<T: Tier> Source for Tiered<T> {
             News::Listener(decisions) => self.listeners.add(decisions),
             // A child that was forked has no tier.
             _ if !self.made_by.is_current() => {}
+            News::Room(_) => {}
             News::Doubtful(ids) => self.tier.forget(ids),
             News::Importances(run, importances) => self.tier.rate(run, importances),
         }
         self.source.tell(news);
+    }
+    fn is_near(&self, id: SampleId) -> bool {
+        let near = || self.tier.is_near(id) && self.made_by.is_current() && self.state() == State::Closed;
+        self.source.is_near(id) || near()
     }
     fn along(&self, ids: &[SampleId], first: usize, request_bytes: u64) -> Vec<usize> {
         // What the tier has needs no request and brings nobody along.

@@ -305,7 +305,7 @@ impl<R: Reader> Source for Parquet<R> {
                 let units: Vec<SampleId> = self.wanted(ids).iter().map(|wanted| self.place(wanted)).collect();
                 self.reader.tell(&self.catalog, News::Doubtful(&units));
             }
-            News::Listener(_) | News::Importances(..) => self.reader.tell(&self.catalog, news),
+            News::Listener(_) | News::Room(_) | News::Importances(..) => self.reader.tell(&self.catalog, news),
         }
     }
     /// Rows of the units that come anyway, and of those that come with them.
