@@ -56,7 +56,7 @@ pub(super) fn waits(m: &Measured) -> Vec<(Cause, f64)> {
         return if pace > 0.0 { vec![(Cause::Handover, pace)] } else { Vec::new() };
     }
     // A Python dataset of our own loader reads and computes in one call; its processor time tells them apart.
-    let computes = m.settings.processes == Some(0) && 2 * m.work.processor_us > m.work.total_us;
+    let computes = m.settings.processes == Some(0) && 2 * (m.work.processor_us + m.work.queued_us) > m.work.total_us;
     let renamed = |cause| if computes && cause == Cause::Source { Cause::Python } else { cause };
     let mut found: Vec<(Cause, f64)> = Vec::new();
     for (cause, us) in shares {
