@@ -27,6 +27,11 @@ pub(super) fn counters(record: &Record) -> BTreeMap<&'static str, u64> {
     let mut pace = without_pauses(n("wait") - first, batches - n("passes"), n("wait_longs"), n("wait_long"));
     let mut busy = without_pauses(n("busy"), batches, n("busy_longs"), n("busy_long"));
     let mut own = if busy < n("busy") { n("own_processor") - n("busy_long_processor") } else { n("own_processor") };
+    if n("busy_first") > 0.0 {
+        // The run's first step loads code: it counts as one of the others.
+        let steps = batches / (batches - 1.0).max(1.0);
+        (busy, own) = (busy * steps, own * steps);
+    }
     let gpu_steps = n("gpu_steps");
     if gpu_steps >= GPU_STEPS_MIN {
         // What the GPU has queued covers a wait: only its idle time is lost.
@@ -94,7 +99,8 @@ pub(super) fn counters(record: &Record) -> BTreeMap<&'static str, u64> {
 }
 
 /// One rank, as a verdict takes it.
-pub(super) fn measured(record: &Record) -> Measured {
+/// `taken`: processors that other programs had in the mean.
+pub(super) fn measured(record: &Record, taken: f64) -> Measured {
     let counters = counters(record);
     let n = |name: &str| record.numbers.get(name);
     let m = Measured::of(&|name| counters.get(name).copied(), None);
@@ -104,7 +110,7 @@ pub(super) fn measured(record: &Record) -> Measured {
     let us = |seconds: f64| (seconds.max(0.0) * 1e6) as u64;
     Measured {
         rank: record.words.rank,
-        settings: Settings { persistent, pinned, stream, ..m.settings },
+        settings: Settings { persistent, pinned, stream, taken_permille: (1e3 * taken) as u64, ..m.settings },
         work: match feed.made.batches {
             0.0 => m.work,
             made => Work {
@@ -204,6 +210,7 @@ impl Feed {
         let batches = n("batches").max(1.0);
         let by_inline = (inline.wall * (1.0 - n("passes") / batches)).clamp(0.0, pace);
         let workers = match made.batches {
+            0.0 if inline.batches == 0.0 => n("workers"),
             0.0 => 0.0,
             _ if n("torch") > 0.0 => n("workers").max(1.0),
             _ => (n("readers") - 1.0).max(1.0),
@@ -212,7 +219,8 @@ impl Feed {
         let by_workers = (each * (batches - inline.batches)).clamp(0.0, pace - by_inline);
         let mixed = inline.batches.min(made.batches) > MIXED * batches;
         if made.batches == 0.0 || (inline.batches > 0.0 && by_inline > by_workers) {
-            return Self { made: inline, workers: 0.0, explained: by_inline, others: (made, by_workers), mixed };
+            let workers = if inline.batches > 0.0 { 0.0 } else { workers };
+            return Self { made: inline, workers, explained: by_inline, others: (made, by_workers), mixed };
         }
         Self { made, workers, explained: by_workers, others: (inline, by_inline), mixed }
     }
@@ -267,7 +275,7 @@ mod tests {
     }
 
     fn title(record: &Record) -> String {
-        judge(&[measured(record)]).title()
+        judge(&[measured(record, 0.0)]).title()
     }
 
     #[test]

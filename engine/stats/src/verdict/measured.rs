@@ -92,6 +92,8 @@ pub struct Settings {
     pub stream: Option<bool>,
     /// Processors that this process may use.
     pub processors: Option<u64>,
+    /// Thousandths of processors that other programs used in the mean; 0: none, or unknown.
+    pub taken_permille: u64,
 }
 
 /// The times of one rank over a window, in microseconds. Waits and busy time add up to the window.

@@ -10,10 +10,10 @@ use super::measured::{Loader, Measured};
 const WORKERS_MAX: u64 = 32;
 /// Workers are planned for batches that take so many times as long.
 const SPARE: f64 = 1.15;
-/// Handing a batch over costs the loop and the worker so much each (µs), and so much for each tensor in it, where the
+/// To hand a batch over costs the loop and the worker so much each (µs), and so much for each tensor in it, where the
 /// run has no worker process that would show it.
-const HANDED_US: f64 = 100.0;
-const PIECE_US: f64 = 150.0;
+const HANDED_US: f64 = 150.0;
+const PIECE_US: f64 = 250.0;
 
 /// Times of one step (µs).
 #[derive(Debug, Clone, Copy)]
@@ -33,10 +33,9 @@ pub(super) struct Model {
     /// Computing to hand a batch over: in the worker, and in the loop.
     packs: f64,
     takes: f64,
-    /// Processors that others leave to the run.
+    /// Processors, and how many of them other programs use.
     processors: f64,
-    /// The part of a processor that a thread of the run has, in the mean, beside other programs.
-    share: f64,
+    taken: f64,
 }
 
 impl Model {
@@ -58,25 +57,19 @@ impl Model {
             (_, 0) => (crossing, crossing),
             _ => (made(m.work.packed_us), each(m.work.taken_us, m.steps)),
         };
-        let all = m.settings.processors.unwrap_or(1).max(1) as f64;
-        let (now, own) = (m.step_us(), each(m.own_processor_us, m.steps));
-        // Of threads that want a processor, the run's own have one if there are as many processors. What they wait
-        // beyond that is for other programs.
-        let wanted = (computes + queued + own + takes) / now.max(1.0);
-        let ran = computes / (computes + queued).max(1e-9);
-        let share = if computes > 0.0 { (ran * (wanted / all).max(1.0)).min(1.0) } else { 1.0 };
+        let processors = m.settings.processors.unwrap_or(1).max(1) as f64;
         Some(Self {
-            now,
+            now: m.step_us(),
             workers,
             busy: each(m.busy_us, m.steps),
-            own,
+            own: each(m.own_processor_us, m.steps),
             fetch,
             waits: (fetch - computes - queued).max(0.0),
             computes,
             packs,
             takes,
-            processors: all * share,
-            share,
+            processors,
+            taken: m.settings.taken_permille as f64 / 1e3,
         })
     }
 
@@ -84,7 +77,7 @@ impl Model {
     pub(super) fn with(&self, workers: u64) -> f64 {
         match workers {
             0 => self.busy + self.fetch,
-            n => (self.busy + self.takes).max(self.made() / n as f64).max(self.computed()),
+            n => self.loops().max(self.made() / n as f64).max(self.computed(n)),
         }
     }
 
@@ -97,18 +90,30 @@ impl Model {
     /// The fewest workers that keep up, with a little to spare for batches that take longer. Processors that are the
     /// limit have none to spare.
     pub(super) fn enough(&self) -> u64 {
-        let (loops, computed) = ((self.busy + self.takes).max(1.0), self.computed());
-        let spare = if computed > loops { 1.0 } else { SPARE };
-        ((spare * self.made() / loops.max(computed)).ceil() as u64).clamp(1, WORKERS_MAX)
+        let keeps_up = |&n: &u64| {
+            let (loops, computed) = (self.loops(), self.computed(n));
+            let spare = if computed > loops { 1.0 } else { SPARE };
+            spare * self.made() / n as f64 <= loops.max(computed)
+        };
+        (1..WORKERS_MAX).find(keeps_up).unwrap_or(WORKERS_MAX)
+    }
+
+    /// The loop's time for a step.
+    fn loops(&self) -> f64 {
+        (self.busy + self.takes).max(1.0)
     }
 
     /// A worker's time for a batch.
     fn made(&self) -> f64 {
-        self.waits + self.computes / self.share + self.packs
+        self.waits + self.computes + self.packs
     }
 
-    /// The processors' time for a step.
-    fn computed(&self) -> f64 {
-        (self.own + self.takes + self.computes + self.packs) / self.processors
+    /// The processors' time for a step. Other programs keep theirs while there are enough for all; if not, all threads
+    /// that compute have equal shares.
+    fn computed(&self, workers: u64) -> f64 {
+        let threads = (workers as f64).max(self.processors);
+        let fair = self.processors * threads / (threads + self.taken);
+        let left = fair.max(self.processors - self.taken);
+        (self.own + self.takes + self.computes + self.packs) / left
     }
 }

@@ -19,6 +19,8 @@ NAMES = (
     "wait_longs", "wait_long", "busy_longs", "busy_long", "busy_long_processor", "readers",
     # The loop's processor time inside the loader, without first batches; tensors in a batch; a stream is read.
     "wait_processor", "pieces", "stream",
+    # The run's first step, in which torch loads code, and its processor time: in no other number.
+    "busy_first", "busy_first_processor",
     # Those of our own loader, from its engine.
     "stats", "engine_wait", "wait_source", "wait_decode", "wait_slot", "wait_copy", "wait_decide", "wait_handover",
     "filled", "work", "processor", "cache_capacity", "cache_used", "requests", "hits", "fetched", "fetched_bytes",
@@ -26,7 +28,8 @@ NAMES = (
 )  # fmt: skip
 PLACE = {name: place for place, name in enumerate(NAMES)}
 (BATCHES, SAMPLES, PASSES, STEPS, WAIT, FIRST, BUSY, OWN, SYNC) = range(9)
-WAIT_LONGS, BUSY_LONGS, WAIT_PROCESSOR = PLACE["wait_longs"], PLACE["busy_longs"], PLACE["wait_processor"]
+WAIT_LONGS, BUSY_LONGS, BUSY_FIRST = PLACE["wait_longs"], PLACE["busy_longs"], PLACE["busy_first"]
+WAIT_PROCESSOR = PLACE["wait_processor"]
 #: Waits and steps as long as this (seconds) are counted apart: few of them are pauses, and no pace.
 LONG = 1.0
 
@@ -78,6 +81,9 @@ class Rank:
             if self.held is not None and self.held[0] is of:
                 busy, own = busy + self.held[1], own + self.held[2]
                 self.held = None
+            if n[BATCHES] == 1:
+                n[BUSY_FIRST], n[BUSY_FIRST + 1] = busy, own
+                busy = own = 0.0
             n[BUSY] += busy
             n[OWN] += own
             if busy > LONG:
