@@ -14,6 +14,8 @@ const SPARE: f64 = 1.15;
 /// run has no worker process that would show it.
 const HANDED_US: f64 = 150.0;
 const PIECE_US: f64 = 250.0;
+/// To let a tensor go that came from a worker process costs the loop so much (µs).
+const RELEASE_US: f64 = 15.0;
 
 /// Times of one step (µs).
 #[derive(Debug, Clone, Copy)]
@@ -33,6 +35,8 @@ pub(super) struct Model {
     /// Computing to hand a batch over: in the worker, and in the loop.
     packs: f64,
     takes: f64,
+    /// Part of the loop's own computing: to let go of what came from worker processes.
+    releases: f64,
     /// Processors, and how many of them other programs use.
     processors: f64,
     taken: f64,
@@ -58,16 +62,18 @@ impl Model {
             _ => (made(m.work.packed_us), each(m.work.taken_us, m.steps)),
         };
         let processors = m.settings.processors.unwrap_or(1).max(1) as f64;
+        let own = each(m.own_processor_us, m.steps);
         Some(Self {
             now: m.step_us(),
             workers,
             busy: each(m.busy_us, m.steps),
-            own: each(m.own_processor_us, m.steps),
+            own,
             fetch,
             waits: (fetch - computes - queued).max(0.0),
             computes,
             packs,
             takes,
+            releases: if threads || workers == 0 { 0.0 } else { (RELEASE_US * m.work.pieces as f64).min(own) },
             processors,
             taken: m.settings.taken_permille as f64 / 1e3,
         })
@@ -76,7 +82,7 @@ impl Model {
     /// The step with so many workers.
     pub(super) fn with(&self, workers: u64) -> f64 {
         match workers {
-            0 => self.busy + self.fetch,
+            0 => self.busy - self.releases + self.fetch,
             n => self.loops().max(self.made() / n as f64).max(self.computed(n)),
         }
     }
