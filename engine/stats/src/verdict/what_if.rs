@@ -55,12 +55,12 @@ pub(super) struct Proposal {
 /// A change must save so much of the step.
 const WORTH: f64 = 0.05;
 
-/// The setting to change for a rank that waits for its input.
-pub(super) fn input(m: &Measured, cause: Cause) -> Option<Proposal> {
+/// The setting to change for a rank that waits for its input. `cache_small`: it reads again what the cache gave up.
+pub(super) fn input(m: &Measured, cause: Cause, cache_small: bool) -> Option<Proposal> {
     let found = match (m.loader, cause) {
         (_, Cause::Slot) => None,
         (Loader::Torch, Cause::Handover) => inline(m),
-        (Loader::Lossfeed, Cause::Source) if m.settings.processes.is_none() => larger_cache(m),
+        (Loader::Lossfeed, Cause::Source) if cache_small || m.settings.processes.is_none() => larger_cache(m),
         (Loader::Lossfeed, Cause::Python) if is_threaded(m) => processes_for_threads(m),
         (Loader::Torch, _) | (_, Cause::Source | Cause::Decode | Cause::Python) => more_workers(m),
         _ => None,

@@ -53,6 +53,8 @@ class Rank:
         self.last_processor = 0.0
         #: The pass that gave the last batch, and the busy time of a pass whose loop another one interrupts.
         self.of, self.held = None, None
+        #: Batches that this pass gave.
+        self.given = 0
         #: True inside a loader: a loader that reads another is one wait.
         self.inside = False
         self.best = None
@@ -81,19 +83,23 @@ class Rank:
             if self.held is not None and self.held[0] is of:
                 busy, own = busy + self.held[1], own + self.held[2]
                 self.held = None
-            if n[BATCHES] == 1:
-                n[BUSY_FIRST], n[BUSY_FIRST + 1] = busy, own
-                busy = own = 0.0
-            n[BUSY] += busy
-            n[OWN] += own
-            if busy > LONG:
-                n[BUSY_LONGS] += 1
-                n[BUSY_LONGS + 1] += busy
-                n[BUSY_LONGS + 2] += own
+            self._was_busy(busy, own)
             if self.gpu.on:
                 self.gpu.asked()
         self.last_processor = used
         return now
+
+    def _was_busy(self, busy, own):
+        n = self.numbers
+        if n[BATCHES] == 1:
+            n[BUSY_FIRST], n[BUSY_FIRST + 1] = busy, own
+            return
+        n[BUSY] += busy
+        n[OWN] += own
+        if busy > LONG:
+            n[BUSY_LONGS] += 1
+            n[BUSY_LONGS + 1] += busy
+            n[BUSY_LONGS + 2] += own
 
     def _answered(self, of, asked, source, samples, first):
         now, n = clock(), self.numbers
@@ -103,6 +109,7 @@ class Rank:
             wait += first
             n[FIRST] += wait
             n[PASSES] += 1
+            self.given = 0
         else:
             n[WAIT_PROCESSOR] += used - self.last_processor
             if wait > LONG:
@@ -111,6 +118,7 @@ class Rank:
         n[WAIT] += wait
         n[BATCHES] += 1
         n[SAMPLES] += samples
+        self.given += 1
         source.batches += 1
         if source is not self.best and (self.best is None or source.batches > self.best.batches):
             self.settle(source)
@@ -123,9 +131,14 @@ class Rank:
         self.last = clock()
 
     def begins(self):
-        """A pass begins. If the last one goes on later, what its loop did so far was a step's; if not, it was left."""
+        """A pass begins. If the last one goes on later, what its loop did so far was a step's; if not, it was left. One
+        that gave a single batch was a step of a loop that starts a pass for each."""
         if self.last:
-            self.held = self.of, clock() - self.last, processor_clock() - self.last_processor
+            busy, own = clock() - self.last, processor_clock() - self.last_processor
+            if self.given == 1:
+                self._was_busy(busy, own)
+            else:
+                self.held = self.of, busy, own
             self.over()
 
     def over(self):
