@@ -77,8 +77,9 @@ def main() -> int:
         for variant, changes in (("as it is", []), ("other numbers", VARIANTS[name])):
             report, text = run(lossfeed, name, case, changes)
             good = report["verdict"] in case.verdicts and report["cause"] in case.causes
-            row: dict[str, Any] = {"case": name, "variant": variant, "verdict": report["verdict"]}
-            row |= {"cause": report["cause"] or "", "right": good, "load": round(os.getloadavg()[0], 1), "why": report["why"], "next": report["next"] or ""}
+            row: dict[str, Any] = {"case": name, "variant": variant, "load": round(os.getloadavg()[0], 1)}
+            row |= {"verdict": report["verdict"], "cause": report["cause"] or "", "right": good}
+            row |= {"why": report["why"], "next": report["next"] or ""}
             change = next((then for then in report["what_if"] if then["setting"]), None)
             if change is not None:
                 after, _ = run(lossfeed, name, case, [*changes, f"{change['setting']}={change['value']}"])

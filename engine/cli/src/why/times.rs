@@ -76,7 +76,11 @@ pub(super) fn counters(record: &Record) -> BTreeMap<&'static str, u64> {
         0.0 => (n("filled"), n("work"), n("processor")),
         made => (made, feed.made.wall, feed.made.processor),
     };
-    counters.extend([("filled_total", filled as u64), ("work_us_total", us(work)), ("processor_us_total", us(processor))]);
+    counters.extend([
+        ("filled_total", filled as u64),
+        ("work_us_total", us(work)),
+        ("processor_us_total", us(processor)),
+    ]);
     if !torch {
         counters.extend([
             ("dataset_readers", n("readers") as u64),

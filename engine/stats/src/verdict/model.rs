@@ -51,7 +51,8 @@ impl Model {
         let processes = m.settings.processes.filter(|&n| n > 0);
         let workers = processes.or(m.settings.workers)?;
         // The loop that reads a Python dataset itself is helped by processes.
-        let threads = m.loader == Loader::Lossfeed && processes.is_none() && (m.settings.processes, workers) != (Some(0), 0);
+        let threads =
+            m.loader == Loader::Lossfeed && processes.is_none() && (m.settings.processes, workers) != (Some(0), 0);
         let each = |us: u64, n: u64| us as f64 / n.max(1) as f64;
         let made = |us: u64| each(us, m.work.batches);
         let (fetch, computes, queued) = (made(m.work.total_us), made(m.work.processor_us), made(m.work.queued_us));

@@ -80,7 +80,9 @@ pub(super) fn of_copies(m: &Measured, pageable: f64) -> String {
 /// For passes that start slowly.
 pub(super) fn of_pass_start(m: &Measured) -> Option<String> {
     if m.loader == Loader::Torch && 2 * m.passes > m.steps {
-        return Some("batches = iter(loader) once, then next(batches): each iter(loader) starts from nothing".to_owned());
+        return Some(
+            "batches = iter(loader) once, then next(batches): each iter(loader) starts from nothing".to_owned(),
+        );
     }
     let started_again = m.loader == Loader::Torch && m.settings.workers.is_some_and(|n| n > 0);
     (started_again && m.settings.persistent != Some(true)).then(|| "DataLoader(…, persistent_workers=True)".to_owned())
