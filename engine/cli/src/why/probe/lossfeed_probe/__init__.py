@@ -12,6 +12,7 @@ from . import imports
 CHANGES = {
     "torch.utils.data.dataloader": ("loaders", "change_loaders"),
     "torch.utils.data._utils.fetch": ("workers", "change_fetchers"),
+    "lossfeed._loader.torch_workers": ("workers", "change_items"),
     "lossfeed._data.process_pool": ("workers", "change_pool"),
     "torch.optim.optimizer": ("steps", "count_steps"),
     "torch.autograd": ("steps", "time_backward"),

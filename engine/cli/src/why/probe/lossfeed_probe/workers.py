@@ -174,6 +174,11 @@ def change_fetchers(module):
         kind.fetch = _timed(kind.fetch, "fetch")
 
 
+def change_items(module):
+    """For `lossfeed._loader.torch_workers`: the loop may read a dataset itself, without torch's loader."""
+    module.Items.read = _timed(module.Items.read, "fetch")
+
+
 def change_pool(module):
     """For `lossfeed._data.process_pool`: its processes read items for the cache, not whole batches."""
     module._answer = _timed(module._answer, "pool")
