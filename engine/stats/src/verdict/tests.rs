@@ -1,5 +1,6 @@
 //! Verdicts on ranks that are made up: each rule, its words and what it leaves unsaid.
 
+use super::model::Model;
 use super::*;
 
 /// A rank of 100 steps: each waits `wait` and works `busy` microseconds, all waits reading.
@@ -84,6 +85,59 @@ fn workers_are_proposed_as_many_as_keep_up_and_never_fewer_than_there_are() {
     let verdict = judge(&[computed]);
     assert_eq!(verdict.title(), "input-bound (python)");
     assert!(!verdict.next.unwrap().contains("num_workers"));
+}
+
+/// A loop of 10 ms a step that makes its batches itself: each waits so long and computes so long (ms).
+fn itself(waits: u64, computes: u64, processors: u64) -> Measured {
+    let work = Work {
+        batches: 100,
+        total_us: 100_000 * (waits + computes),
+        processor_us: 100_000 * computes,
+        ..Work::default()
+    };
+    let settings = Settings { workers: Some(0), processors: Some(processors), ..Settings::default() };
+    Measured { work, settings, ..rank(1000 * (waits + computes), 10_000) }
+}
+
+#[test]
+fn waiting_overlaps_over_workers_and_computing_over_processors() {
+    let step = |m: &Measured, workers| Model::of(m).unwrap().with(workers) / 1e3;
+    let close = |got: f64, ms: f64| assert!((got - ms).abs() < 1.0, "{got} ms and not {ms}");
+    let waits = itself(60, 0, 2);
+    for (workers, ms) in [(0, 70.0), (1, 60.0), (2, 30.0), (6, 10.0), (32, 10.0)] {
+        close(step(&waits, workers), ms);
+    }
+    let computes = itself(0, 60, 2);
+    for (workers, ms) in [(0, 70.0), (1, 60.0), (2, 30.0), (6, 30.0), (32, 30.0)] {
+        close(step(&computes, workers), ms);
+    }
+    close(step(&itself(0, 60, 8), 6), 10.0);
+    // A loop that computes leaves less.
+    close(step(&Measured { own_processor_us: 1_000_000, ..computes }, 6), 35.0);
+}
+
+#[test]
+fn other_programs_keep_their_processors_or_share_them() {
+    let step = |taken: u64, processors, workers| {
+        let m = itself(0, 60, processors);
+        let settings = Settings { taken_permille: taken, ..m.settings };
+        Model::of(&Measured { settings, ..m }).unwrap().with(workers) / 1e3
+    };
+    assert!((step(1000, 2, 2) - 45.0).abs() < 1.5, "two threads of three: {}", step(1000, 2, 2));
+    assert!(step(1000, 2, 8) < 36.0, "eight of nine");
+    assert!((step(2000, 8, 8) - 10.0).abs() < 1.0, "there is room for all");
+}
+
+#[test]
+fn batches_that_cross_from_workers_cost_the_loop_too() {
+    let m = itself(60, 0, 8);
+    let many = Work { pieces: 20, ..m.work };
+    let step = |m: Measured| Model::of(&m).unwrap().with(16);
+    assert!(step(Measured { work: many, ..m }) > step(m) + 4_000.0, "20 tensors");
+    // Where workers are, what they cost was measured.
+    let workers = Settings { workers: Some(2), ..m.settings };
+    let measured = Work { taken_us: 100_000, packed_us: 100_000, ..many };
+    assert!((step(Measured { work: measured, settings: workers, ..m }) - 11_000.0).abs() < 1.0);
 }
 
 #[test]
