@@ -10,10 +10,12 @@ use super::measured::{Loader, Measured};
 const WORKERS_MAX: u64 = 32;
 /// Workers are planned for batches that take so many times as long.
 const SPARE: f64 = 1.15;
-/// To hand a batch over costs the loop and the worker so much each (µs), and so much for each tensor in it, where the
-/// run has no worker process that would show it.
-const HANDED_US: f64 = 150.0;
-const PIECE_US: f64 = 250.0;
+/// To hand a batch over costs the loop so much (µs), and so much for each tensor in it, where the run has no worker
+/// process that would show it; and the worker's processor a half of that.
+const HANDED_US: f64 = 300.0;
+const PIECE_US: f64 = 400.0;
+/// The three times overlap only where batches take equally long: two that are equal make a step a fifth longer.
+const OVERLAP: f64 = 4.0;
 /// To let a tensor go that came from a worker process costs the loop so much (µs).
 const RELEASE_US: f64 = 15.0;
 
@@ -35,7 +37,7 @@ pub(super) struct Model {
     /// Computing to hand a batch over: in the worker, and in the loop.
     packs: f64,
     takes: f64,
-    /// Part of the loop's own computing: to let go of what came from worker processes.
+    /// Part of the busy time: to let go of what came from worker processes.
     releases: f64,
     /// Processors, and how many of them other programs use.
     processors: f64,
@@ -59,22 +61,22 @@ impl Model {
         let crossing = HANDED_US + PIECE_US * m.work.pieces.max(1) as f64;
         let (packs, takes) = match (threads, workers) {
             (true, _) => (0.0, 0.0),
-            (_, 0) => (crossing, crossing),
+            (_, 0) => (0.5 * crossing, crossing),
             _ => (made(m.work.packed_us), each(m.work.taken_us, m.steps)),
         };
         let processors = m.settings.processors.unwrap_or(1).max(1) as f64;
-        let own = each(m.own_processor_us, m.steps);
+        let (busy, own) = (each(m.busy_us, m.steps), each(m.own_processor_us, m.steps));
         Some(Self {
             now: m.step_us(),
             workers,
-            busy: each(m.busy_us, m.steps),
+            busy,
             own,
             fetch,
             waits: (fetch - computes - queued).max(0.0),
             computes,
             packs,
             takes,
-            releases: if threads || workers == 0 { 0.0 } else { (RELEASE_US * m.work.pieces as f64).min(own) },
+            releases: if threads || workers == 0 { 0.0 } else { (RELEASE_US * m.work.pieces as f64).min(0.8 * busy) },
             processors,
             taken: m.settings.taken_permille as f64 / 1e3,
         })
@@ -84,7 +86,10 @@ impl Model {
     pub(super) fn with(&self, workers: u64) -> f64 {
         match workers {
             0 => self.busy - self.releases + self.fetch,
-            n => self.loops().max(self.made() / n as f64).max(self.computed(n)),
+            n => {
+                let times = [self.loops(), self.made() / n as f64, self.computed(n)];
+                times.map(|us| us.powf(OVERLAP)).iter().sum::<f64>().powf(1.0 / OVERLAP)
+            }
         }
     }
 
