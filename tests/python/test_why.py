@@ -115,7 +115,86 @@ def test_our_loader_is_measured_with_its_engines_causes(tmp_path):
     _, _, err, report = run(tmp_path, script)
     assert (report["verdict"], report["cause"]) == ("input-bound", "source"), err
     assert report["ranks"][0]["loader"] == "lossfeed"
-    assert re.fullmatch(r"lf.open\(dataset, processes=\d+\)", report["next"])
+    pool = r"Loader\(…, num_workers=(\d+)\), or lf.open\(…, processes=\1\) if that names them"
+    assert re.fullmatch(pool, report["next"]), "processes read for the cache"
+
+
+@pytest.mark.parametrize("workers", [0, 2], ids=["the loop reads", "worker processes read"])
+def test_our_loader_over_a_python_dataset_is_told_of_its_own_keyword(tmp_path, workers):
+    script = f"""
+    import lossfeed as lf
+    with lf.Loader(Slow(ms=8), 16, device="cpu", num_workers={workers}) as loader:
+        for batch in loader:
+            time.sleep(0.002)
+    """
+    _, _, err, report = run(tmp_path, script)
+    assert (report["verdict"], report["cause"]) == ("input-bound", "source"), err
+    found = re.fullmatch(r"Loader\(…, num_workers=(\d+)\)", report["next"])
+    assert found and int(found[1]) > workers, err
+
+
+#: Loops that people write, how their verdict is titled, and a part of the line to write.
+LOOPS = {
+    "a slow validation loader beside workers": (
+        """
+        val = DataLoader(Slow(160, 8), 16)
+        for _ in range(4):
+            train(DataLoader(Slow(320, 0), 16, num_workers=2), 10)
+            for x, y in val:
+                x.sum()
+        """,
+        "input-bound (source)", "DataLoader(…, num_workers=",
+    ),
+    "a pass for every batch": (
+        """
+        loader = DataLoader(Slow(3200, 4), 16, shuffle=True)
+        for _ in range(40):
+            next(iter(loader))
+            time.sleep(0.005)
+        """,
+        "input-bound (pass-start)", "batches = iter(loader) once",
+    ),
+    "a stream": (
+        """
+        class Stream(IterableDataset):
+            def __iter__(self):
+                for i in range(480):
+                    time.sleep(0.004)
+                    yield torch.ones(8), i % 4
+        train(DataLoader(Stream(), 16))
+        """,
+        "input-bound (source)", "torch.utils.data.get_worker_info()",
+    ),
+    "loaders side by side": (
+        """
+        for (x, y), _ in zip(DataLoader(Slow(480, 8), 16), DataLoader(Slow(480, 0), 16)):
+            time.sleep(0.005)
+        """,
+        "input-bound (source)", "DataLoader(…, num_workers=",
+    ),
+    "passes that are left early, with pauses between": (
+        """
+        loader = DataLoader(Slow(3200, 0), 16)
+        for _ in range(5):
+            for k, (x, y) in enumerate(loader):
+                time.sleep(0.02)
+                if k == 12:
+                    break
+            time.sleep(2)
+        """,
+        "ok", None,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_loops_that_people_write_are_judged(tmp_path, loop):
+    script, title, line = LOOPS[loop]
+    _, _, err, report = run(tmp_path, script)
+    cause = "" if report["cause"] is None else f" ({report['cause']})"
+    assert report["verdict"] + cause == title, err
+    assert report["next"] is None if line is None else line in report["next"], err
+    assert report["ranks"][0]["rest_seconds"] < 0.5, "a pause is no step's"
 
 
 def test_the_rank_that_holds_the_others_up_is_named(tmp_path):

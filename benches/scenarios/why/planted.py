@@ -33,6 +33,11 @@ class Case:
     settings: dict[str, Any] = field(default_factory=dict)
     ranks: int = 1
 
+    @property
+    def foretold(self) -> bool:
+        """True if a setting changes the step, so that a report is to foretell the step after it."""
+        return bool({*self.causes} & {"source", "decode", "python", "hand-over"}) and self.ranks == 1
+
 
 class Items(Dataset[Any]):
     """Samples of 32 numbers; each takes as long as `prepare` does."""
@@ -179,10 +184,8 @@ def shards(folder: Path, samples: int, side: int) -> None:
 
 
 def items_of_ours(s: dict[str, Any], folder: Path) -> Any:
-    import lossfeed as lf
-
     prepare = interpreting(s["rounds"]) if "rounds" in s else sleeping(s["item_ms"])
-    return lf.open(Items(s["samples"], prepare), **({"processes": s["processes"]} if s.get("processes") else {}))
+    return Items(s["samples"], prepare)
 
 
 def late(s: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@
 //! | `child` | the program: started, signals passed on, awaited |
 //! | `records` | the numbers that its processes left |
 //! | `times` | those numbers as the counters of a stats page: pure |
+//! | `others` | the processors that other programs had meanwhile |
 //! | `pages` | the live ones, published for `lossfeed smi` |
 //! | `report` | the verdict on a screen and as JSON |
 //!
@@ -14,6 +15,7 @@
 //! too, and a Python without lossfeed can be measured.
 
 mod child;
+mod others;
 mod pages;
 mod probe;
 mod records;
@@ -40,7 +42,7 @@ pub(crate) fn run(args: &WhyArgs) -> i32 {
             return 1;
         }
     };
-    let began = Instant::now();
+    let (began, before) = (Instant::now(), others::Ticks::now());
     let mut live = pages::Pages::default();
     let ended = child::run(&args.command, &folder, &mut || {
         records::join_ended(folder.records());
@@ -55,7 +57,8 @@ pub(crate) fn run(args: &WhyArgs) -> i32 {
             return if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_RUN };
         }
     };
-    let ended = Ended { command: &args.command, code, seconds: began.elapsed().as_secs_f64() };
+    let taken = others::taken(before, others::Ticks::now());
+    let ended = Ended { command: &args.command, code, seconds: began.elapsed().as_secs_f64(), taken };
     let report = Report::of(&records::read(folder.records()), &ended);
     let environment = Environment { tty: io::stderr().is_terminal(), ..Environment::of_stdout() };
     report.show(&mut io::stderr().lock(), term::Color::Auto.decide(environment));

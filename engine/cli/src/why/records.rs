@@ -73,8 +73,27 @@ pub(super) struct Record {
     pub(super) pid: u32,
     pub(super) words: Words,
     pub(super) numbers: Numbers,
+    /// Made in the loop's own process.
+    pub(super) inline: Vec<Numbers>,
+    /// Made by torch's worker processes.
     pub(super) fetches: Vec<Numbers>,
+    /// Items that worker processes read for the cache of `lossfeed.Loader`.
+    pub(super) pool: Vec<Numbers>,
 }
+
+impl Record {
+    /// The numbers of one kind of file.
+    fn of_kind(&mut self, kind: &str) -> &mut Vec<Numbers> {
+        match kind {
+            "inline" => &mut self.inline,
+            "fetch" => &mut self.fetches,
+            _ => &mut self.pool,
+        }
+    }
+}
+
+/// Kinds of files that worker processes write: many may come and end.
+const WORKERS: [&str; 2] = ["fetch", "pool"];
 
 /// Every training process that left numbers, by pid.
 pub(super) fn read(folder: &Path) -> Vec<Record> {
@@ -88,15 +107,15 @@ pub(super) fn read(folder: &Path) -> Vec<Record> {
             ("rank", Ok(pid)) => {
                 let words = fs::read(folder.join(format!("rank-{pid}.json"))).ok();
                 let words = words.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
-                records.insert(pid, Record { pid, words, numbers, fetches: Vec::new() });
+                records.insert(pid, Record { pid, words, numbers, ..Record::default() });
             }
-            ("fetch", _) => fetches.push(numbers),
+            _ if kind == "inline" || WORKERS.contains(&kind) => fetches.push((kind.to_owned(), numbers)),
             _ => {}
         }
     }
-    for fetch in fetches {
+    for (kind, fetch) in fetches {
         if let Some(record) = records.get_mut(&(fetch.get("parent") as u32)) {
-            record.fetches.push(fetch);
+            record.of_kind(&kind).push(fetch);
         }
     }
     records.into_values().collect()
@@ -104,10 +123,14 @@ pub(super) fn read(folder: &Path) -> Vec<Record> {
 
 /// Puts the files of ended workers together, a file for each rank: a program may start new ones for every pass.
 pub(super) fn join_ended(folder: &Path) {
+    WORKERS.iter().for_each(|kind| join_kind(folder, kind));
+}
+
+fn join_kind(folder: &Path, kind: &str) {
     let mut ended: BTreeMap<u32, (Numbers, Vec<PathBuf>)> = BTreeMap::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let stem = name.strip_prefix("fetch-").and_then(|name| name.strip_suffix(".slots"));
+        let stem = name.strip_prefix(kind).and_then(|name| name.strip_prefix('-')?.strip_suffix(".slots"));
         let Some(pid) = stem.and_then(|stem| stem.split('-').next()?.parse::<u32>().ok()) else { continue };
         if Path::new("/proc").join(pid.to_string()).exists() {
             continue;
@@ -120,7 +143,7 @@ pub(super) fn join_ended(folder: &Path) {
     }
     for (parent, (sum, files)) in ended {
         // Written under another name first: a reader never sees half of it.
-        let (passing, kept) = (folder.join(".ended"), folder.join(format!("fetch-of-{parent}.slots")));
+        let (passing, kept) = (folder.join(".ended"), folder.join(format!("{kind}-of-{parent}.slots")));
         let sum = numbers(&kept).map_or(sum.clone(), |before| {
             let mut all = before;
             all.join(&sum);
@@ -179,12 +202,18 @@ mod tests {
         put("rank-7.json", br#"{"rank": 1, "world_size": 2, "script": "train.py", "unknown": 3}"#);
         put("fetch-8.slots", &file("parent\nbatches", &[7.0, 2.0]));
         put("fetch-9.slots", &file("parent\nbatches", &[99.0, 2.0]));
+        put("inline-7.slots", &file("parent\nbatches", &[7.0, 3.0]));
+        put("pool-12.slots", &file("parent\nbatches", &[7.0, 4.0]));
+        put("other-12.slots", &file("parent\nbatches", &[7.0, 4.0]));
         put("rank-x.slots", b"");
         put("rank-10.slots", &vec![b' '; FILE_BYTES_MAX as usize + 1]);
         std::os::unix::fs::symlink("/etc/passwd", folder.path().join("rank-11.slots")).unwrap();
         let found = read(folder.path());
         assert_eq!(found.len(), 1, "{found:?}");
-        assert_eq!((found[0].words.rank, found[0].words.script.as_str(), found[0].fetches.len()), (1, "train.py", 1));
+        assert_eq!((found[0].words.rank, found[0].words.script.as_str()), (1, "train.py"));
+        let batches = |of: &[Numbers]| of.iter().map(|one| one.get("batches")).collect::<Vec<_>>();
+        let found = [&found[0].inline, &found[0].fetches, &found[0].pool].map(|of| batches(of));
+        assert_eq!(found, [[3.0], [2.0], [4.0]]);
     }
 
     #[test]
@@ -217,7 +246,7 @@ mod tests {
             pid,
             words: Words { rank, world_size, ..Words::default() },
             numbers: Numbers::of(&[("batches", batches)]),
-            fetches: Vec::new(),
+            ..Record::default()
         };
         let pids = |records: &[Record]| job(records).iter().map(|record| record.pid).collect::<Vec<_>>();
         assert_eq!(pids(&[of(1, 0, 2, 5.0), of(2, 1, 2, 5.0), of(3, 1, 2, 9.0), of(4, 0, 1, 99.0)]), [1, 3]);

@@ -19,6 +19,8 @@ pub(super) struct Ended<'a> {
     pub(super) command: &'a [OsString],
     pub(super) code: i32,
     pub(super) seconds: f64,
+    /// Processors that other programs had meanwhile.
+    pub(super) taken: f64,
 }
 
 /// The whole report. The JSON form is this structure as it is.
@@ -90,7 +92,7 @@ impl Report {
     /// Judges the records of a program that has ended.
     pub(super) fn of(records: &[Record], ended: &Ended<'_>) -> Self {
         let job = records::job(records);
-        let measured: Vec<Measured> = job.iter().map(|record| times::measured(record)).collect();
+        let measured: Vec<Measured> = job.iter().map(|record| times::measured(record, ended.taken)).collect();
         let mut verdict = verdict::judge(&measured);
         if job.is_empty() {
             "no process took a batch from torch's DataLoader or lossfeed.Loader".clone_into(&mut verdict.why);

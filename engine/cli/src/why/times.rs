@@ -15,6 +15,8 @@ const PAUSES: f64 = 3.0;
 const PAUSE_TIMES: f64 = 20.0;
 /// Samples of computing fetches that a division needs.
 const SAMPLES_MIN: f64 = 5.0;
+/// Loaders of two kinds feed a loop if each gives this share of its batches.
+const MIXED: f64 = 0.05;
 /// Steps with GPU events that a GPU's time needs.
 const GPU_STEPS_MIN: f64 = 10.0;
 
@@ -24,7 +26,12 @@ pub(super) fn counters(record: &Record) -> BTreeMap<&'static str, u64> {
     let (batches, first) = (n("batches"), n("wait_first"));
     let mut pace = without_pauses(n("wait") - first, batches - n("passes"), n("wait_longs"), n("wait_long"));
     let mut busy = without_pauses(n("busy"), batches, n("busy_longs"), n("busy_long"));
-    let own = if busy < n("busy") { n("own_processor") - n("busy_long_processor") } else { n("own_processor") };
+    let mut own = if busy < n("busy") { n("own_processor") - n("busy_long_processor") } else { n("own_processor") };
+    if n("busy_first") > 0.0 {
+        // The run's first step loads code: it counts as one of the others.
+        let steps = batches / (batches - 1.0).max(1.0);
+        (busy, own) = (busy * steps, own * steps);
+    }
     let gpu_steps = n("gpu_steps");
     if gpu_steps >= GPU_STEPS_MIN {
         // What the GPU has queued covers a wait: only its idle time is lost.
@@ -32,9 +39,13 @@ pub(super) fn counters(record: &Record) -> BTreeMap<&'static str, u64> {
         busy += pace - idle;
         pace = idle;
     }
-    let made = Made::of(&record.fetches);
     let torch = n("torch") > 0.0;
-    let parts = if torch { Parts::of_fetches(&made, &n, pace, busy) } else { Parts::of_engine(&made, &n, pace) };
+    let feed = Feed::of(record, pace, busy);
+    let parts = if torch { feed.parts(pace) } else { Parts::of_engine(&feed.made, &n, pace) };
+    if !torch && n("workers") > 0.0 {
+        // Loader threads compute while the loop does; the clock of the process has both.
+        own -= n("processor") * busy / (busy + pace + first).max(1e-9);
+    }
     let us = |seconds: f64| (seconds.max(0.0) * 1e6) as u64;
     let mut counters: BTreeMap<&'static str, u64> = [
         ("batches_total", batches as u64),
@@ -56,28 +67,23 @@ pub(super) fn counters(record: &Record) -> BTreeMap<&'static str, u64> {
         ("compute_us_total", if gpu_steps >= GPU_STEPS_MIN { us(n("gpu_span") / gpu_steps * batches) } else { 0 }),
         ("sync_us_total", us(n("sync"))),
         ("own_processor_us_total", us(own)),
-        ("workers", n("workers") as u64),
-        ("processors", n("processors") as u64),
+        ("workers", if torch { feed.workers as u64 } else { n("workers") as u64 }),
+        ("processors", n("processors").round() as u64),
         ("torch_loaders", u64::from(torch)),
     ]
     .into();
-    if made.batches > 0.0 {
-        counters.extend([
-            ("filled_total", made.batches as u64),
-            ("work_us_total", us(made.wall)),
-            ("processor_us_total", us(made.processor)),
-        ]);
-    } else {
-        counters.extend([
-            ("filled_total", n("filled") as u64),
-            ("work_us_total", us(n("work"))),
-            ("processor_us_total", us(n("processor"))),
-        ]);
-    }
+    let (filled, work, processor) = match feed.made.batches {
+        0.0 => (n("filled"), n("work"), n("processor")),
+        made => (made, feed.made.wall, feed.made.processor),
+    };
+    counters.extend([
+        ("filled_total", filled as u64),
+        ("work_us_total", us(work)),
+        ("processor_us_total", us(processor)),
+    ]);
     if !torch {
-        let readers = if made.batches > 0.0 { n("workers").max(n("readers")) } else { n("readers") };
         counters.extend([
-            ("dataset_readers", readers as u64),
+            ("dataset_readers", n("readers") as u64),
             ("cache_capacity_bytes", n("cache_capacity") as u64),
             ("cache_bytes", n("cache_used") as u64),
             ("requests_total", n("requests") as u64),
@@ -97,15 +103,33 @@ pub(super) fn counters(record: &Record) -> BTreeMap<&'static str, u64> {
 }
 
 /// One rank, as a verdict takes it.
-pub(super) fn measured(record: &Record) -> Measured {
+/// `taken`: processors that other programs had in the mean.
+pub(super) fn measured(record: &Record, taken: f64) -> Measured {
     let counters = counters(record);
     let n = |name: &str| record.numbers.get(name);
     let m = Measured::of(&|name| counters.get(name).copied(), None);
     let set = |name: &str| (n("torch") > 0.0).then(|| n(name) > 0.0);
-    let settings = Settings { persistent: set("persistent"), pinned: set("pinned"), ..m.settings };
-    let queued: f64 = record.fetches.iter().map(|fetch| fetch.get("delay")).sum();
-    let work = Work { processor_us: m.work.processor_us.saturating_add((queued * 1e6) as u64), ..m.work };
-    Measured { rank: record.words.rank, settings, work, ..m }
+    let (persistent, pinned, stream) = (set("persistent"), set("pinned"), set("stream"));
+    let feed = Feed::of(record, m.pace_wait_us() as f64 / 1e6, m.busy_us as f64 / 1e6);
+    let us = |seconds: f64| (seconds.max(0.0) * 1e6) as u64;
+    Measured {
+        rank: record.words.rank,
+        settings: Settings { persistent, pinned, stream, taken_permille: (1e3 * taken) as u64, ..m.settings },
+        work: match feed.made.batches {
+            0.0 => m.work,
+            made => Work {
+                batches: made as u64,
+                total_us: us(feed.made.wall),
+                processor_us: us(feed.made.processor),
+                queued_us: us(feed.made.delay),
+                packed_us: us(feed.made.spent - feed.made.processor),
+                taken_us: us(if feed.workers > 0.0 { n("wait_processor") } else { 0.0 }),
+                pieces: n("pieces") as u64,
+                mixed: feed.mixed,
+            },
+        },
+        ..m
+    }
 }
 
 /// A sum of `count` times without its few long ones, where those are pauses.
@@ -115,14 +139,18 @@ fn without_pauses(sum: f64, count: f64, longs: f64, long: f64) -> f64 {
     if pauses { rest * count } else { sum.max(0.0) }
 }
 
-/// All fetches of a rank.
+/// Fetches of a rank.
 #[derive(Default)]
 struct Made {
     batches: f64,
     wall: f64,
     processor: f64,
+    /// Part of the wall time: waiting for a processor.
+    delay: f64,
     /// Part of the wall time: neither computing nor waiting for a processor.
     waiting: f64,
+    /// Processor time of the worker processes for all they do.
+    spent: f64,
     python: f64,
     compiled: f64,
 }
@@ -132,15 +160,17 @@ impl Made {
         let mut all = Self::default();
         for fetch in fetches {
             let (batches, mut wall) = (fetch.get("batches"), fetch.get("wall"));
-            let computing = fetch.get("processor") + fetch.get("delay");
+            let (processor, delay) = (fetch.get("processor"), fetch.get("delay"));
             let longest = fetch.get("longest");
             if longest > 1.0 {
                 wall = without_pauses(wall, batches, 1.0, longest);
             }
             all.batches += batches;
             all.wall += wall;
-            all.processor += fetch.get("processor");
-            all.waiting += (wall - computing).max(0.0);
+            all.processor += processor;
+            all.delay += delay;
+            all.waiting += (wall - processor - delay).max(0.0);
+            all.spent += fetch.get("spent").max(processor);
             all.python += fetch.get("python");
             all.compiled += fetch.get("compiled");
         }
@@ -157,6 +187,57 @@ impl Made {
     }
 }
 
+/// Those fetches that a loop waited for most, where several loaders feed it.
+#[derive(Default)]
+struct Feed {
+    made: Made,
+    /// Worker processes that made them.
+    workers: f64,
+    /// The waits that they explain.
+    explained: f64,
+    /// Those of the others, and the waits that they explain.
+    others: (Made, f64),
+    /// True if these and the others both made batches.
+    mixed: bool,
+}
+
+impl Feed {
+    /// `pace` and `busy`: the loop's waits without first batches, and the time between them.
+    fn of(record: &Record, pace: f64, busy: f64) -> Self {
+        let n = |name: &str| record.numbers.get(name);
+        if !record.pool.is_empty() {
+            // Calls for items, of which several make a batch.
+            let made = Made { batches: n("filled"), ..Made::of(&record.pool) };
+            return Self { made, workers: (n("readers") - 1.0).max(1.0), ..Self::default() };
+        }
+        let (inline, made) = (Made::of(&record.inline), Made::of(&record.fetches));
+        let batches = n("batches").max(1.0);
+        let by_inline = (inline.wall * (1.0 - n("passes") / batches)).clamp(0.0, pace);
+        let workers = match made.batches {
+            0.0 if inline.batches == 0.0 => n("workers"),
+            0.0 => 0.0,
+            _ if n("torch") > 0.0 => n("workers").max(1.0),
+            _ => (n("readers") - 1.0).max(1.0),
+        };
+        let each = made.wall / made.batches.max(1.0) / workers.max(1.0) - busy / batches;
+        let by_workers = (each * (batches - inline.batches)).clamp(0.0, pace - by_inline);
+        let mixed = inline.batches.min(made.batches) > MIXED * batches;
+        if made.batches == 0.0 || (inline.batches > 0.0 && by_inline > by_workers) {
+            let workers = if inline.batches > 0.0 { 0.0 } else { workers };
+            return Self { made: inline, workers, explained: by_inline, others: (made, by_workers), mixed };
+        }
+        Self { made, workers, explained: by_workers, others: (inline, by_inline), mixed }
+    }
+
+    /// The waits by cause; those that no fetch explains are the hand-over.
+    fn parts(&self, pace: f64) -> Parts {
+        let (one, other) = (self.made.divide(self.explained), self.others.0.divide(self.others.1));
+        let handover = pace - self.explained - self.others.1;
+        let (source, decode, python) = (one.0 + other.0, one.1 + other.1, one.2 + other.2);
+        Parts { source, decode, python, handover, ..Parts::default() }
+    }
+}
+
 /// A wait by cause, in seconds.
 #[derive(Default)]
 struct Parts {
@@ -170,21 +251,6 @@ struct Parts {
 }
 
 impl Parts {
-    fn of_fetches(made: &Made, n: &dyn Fn(&str) -> f64, pace: f64, busy: f64) -> Self {
-        let batches = n("batches");
-        if made.batches == 0.0 || batches == 0.0 {
-            return Self { handover: pace, ..Self::default() };
-        }
-        let fetch = made.wall / made.batches;
-        let explained = match n("workers") {
-            0.0 => fetch * (batches - n("passes")),
-            workers => (fetch / workers - busy / batches) * batches,
-        };
-        let explained = explained.clamp(0.0, pace);
-        let (source, decode, python) = made.divide(explained);
-        Self { source, decode, python, handover: pace - explained, ..Self::default() }
-    }
-
     fn of_engine(made: &Made, n: &dyn Fn(&str) -> f64, pace: f64) -> Self {
         let scale = if n("engine_wait") > 0.0 { pace / n("engine_wait") } else { 0.0 };
         let part = |name: &str| scale * n(name);
@@ -213,7 +279,7 @@ mod tests {
     }
 
     fn title(record: &Record) -> String {
-        judge(&[measured(record)]).title()
+        judge(&[measured(record, 0.0)]).title()
     }
 
     #[test]
@@ -228,10 +294,11 @@ mod tests {
         assert_eq!(title(&record(&loop_, &[&sampled(28.0, 2.0), &sampled(28.0, 2.0)])), "input-bound (python)");
         let quick: &[(&str, f64)] = &[("batches", 50.0), ("wall", 0.1), ("processor", 0.1)];
         assert_eq!(title(&record(&loop_, &[quick, quick])), "input-bound (hand-over)");
-        assert_eq!(
-            title(&record(&[("wait", 2.0), ("busy", 1.0)], &[&[("batches", 100.0), ("wall", 1.9)]])),
-            "input-bound (source)"
-        );
+        let inline = |fetch: &[(&str, f64)]| Record {
+            inline: vec![Numbers::of(fetch)],
+            ..record(&[("wait", 2.0), ("busy", 1.0)], &[])
+        };
+        assert_eq!(title(&inline(&[("batches", 100.0), ("wall", 1.9)])), "input-bound (source)");
     }
 
     #[test]

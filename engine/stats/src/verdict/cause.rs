@@ -1,7 +1,10 @@
 //! The parts of a loss: what a wait was for, and which rank holds the others up.
 
-use super::measured::Measured;
+use super::measured::{Measured, share};
 use super::rules::{SLOWER_SHARE, STEP_FLOOR_US};
+
+/// Shares of the time that a full processor shows.
+const ONE_PROCESSOR: (f64, f64) = (0.6, 1.2);
 
 /// The cause of lost time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -55,8 +58,11 @@ pub(super) fn waits(m: &Measured) -> Vec<(Cause, f64)> {
     if whole == 0 {
         return if pace > 0.0 { vec![(Cause::Handover, pace)] } else { Vec::new() };
     }
-    // A Python dataset of our own loader reads and computes in one call; its processor time tells them apart.
-    let computes = m.settings.processes == Some(0) && 2 * m.work.processor_us > m.work.total_us;
+    // A Python dataset of our own loader reads and computes in one call; its processor time tells them apart. Threads
+    // that compute in Python take turns, so together they fill about one processor.
+    let filled = share(m.work.processor_us, m.pace_us());
+    let computes = m.settings.processes == Some(0)
+        && (2 * m.work.processor_us > m.work.total_us || (ONE_PROCESSOR.0..ONE_PROCESSOR.1).contains(&filled));
     let renamed = |cause| if computes && cause == Cause::Source { Cause::Python } else { cause };
     let mut found: Vec<(Cause, f64)> = Vec::new();
     for (cause, us) in shares {

@@ -183,8 +183,9 @@ fn input_bound(m: &Measured, waited: f64, copied: f64) -> Verdict {
     let lost = m.pace_wait_us() as f64 + copied * whole;
     let second = causes.get(1).copied().into_iter().chain((copied > 0.0).then_some((Cause::Copy, copied * whole)));
     verdict.also = also(us, lost, second);
-    verdict.what_if = what_if::input(m, first);
-    verdict.next = remedy::of_input(m, first, verdict.what_if.first());
+    let proposal = what_if::input(m, first, small);
+    verdict.next = remedy::of_input(m, first, proposal.as_ref());
+    verdict.what_if = proposal.and_then(|p| p.then).into_iter().chain(what_if::no_wait(m)).collect();
     verdict
 }
 

@@ -42,8 +42,18 @@ pub struct Work {
     pub batches: u64,
     /// Time it took (µs).
     pub total_us: u64,
-    /// Processor time of that, with the waits for a processor where those are known (µs).
+    /// Processor time of that (µs).
     pub processor_us: u64,
+    /// Part of the time: waits for a processor (µs); 0: unknown.
+    pub queued_us: u64,
+    /// Processor time of worker processes beside it, for handing batches over (µs); 0: unknown.
+    pub packed_us: u64,
+    /// Processor time of the loop for taking them, first batches apart (µs); 0: unknown.
+    pub taken_us: u64,
+    /// Tensors in a batch, each of which crosses from a worker process by itself; 0: unknown.
+    pub pieces: u64,
+    /// True if loaders in the loop's process and in worker processes both gave batches, so that no model fits.
+    pub mixed: bool,
 }
 
 /// The cache of `lossfeed.Loader`; all zero without one.
@@ -78,8 +88,12 @@ pub struct Settings {
     pub persistent: Option<bool>,
     /// `pin_memory=` of torch.
     pub pinned: Option<bool>,
+    /// An `IterableDataset` of torch: each worker process reads a copy of it.
+    pub stream: Option<bool>,
     /// Processors that this process may use.
     pub processors: Option<u64>,
+    /// Thousandths of processors that other programs used in the mean; 0: none, or unknown.
+    pub taken_permille: u64,
 }
 
 /// The times of one rank over a window, in microseconds. Waits and busy time add up to the window.
@@ -156,9 +170,11 @@ impl Measured {
             sync_us: grown("sync_us_total"),
             own_processor_us: grown("own_processor_us_total"),
             work: Work {
-                batches: grown("filled_total"),
+                // Worker processes of a Python dataset are not measured on the page of the process that they feed.
+                batches: if gauge("dataset_readers") > 1 { 0 } else { grown("filled_total") },
                 total_us: grown("work_us_total"),
                 processor_us: grown("processor_us_total"),
+                ..Work::default()
             },
             cache: Cache {
                 capacity_bytes: gauge("cache_capacity_bytes"),

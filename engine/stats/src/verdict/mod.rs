@@ -6,12 +6,14 @@
 //! | `rules` | the words, the limits and the table that the docs show |
 //! | `judge` | the rules, applied |
 //! | `cause` | the parts of a wait, and the rank that holds the others up |
+//! | `model` | the step with another number of workers |
 //! | `remedy` | the one line to write |
 //! | `what_if` | what a change would bring |
 
 mod cause;
 mod judge;
 mod measured;
+mod model;
 mod remedy;
 mod rules;
 mod what_if;

@@ -2,40 +2,61 @@
 
 use super::cause::Cause;
 use super::measured::{Loader, Measured};
-use super::what_if::{WhatIf, size};
+use super::what_if::{Proposal, size};
 
-/// For a rank that waits for its input; `best` is the first of the changes that were modelled.
-pub(super) fn of_input(m: &Measured, cause: Cause, best: Option<&WhatIf>) -> Option<String> {
-    let value = best.filter(|then| !then.setting.is_empty()).map(|then| then.value);
-    match (m.loader, cause, value) {
-        (_, Cause::Slot, _) => Some("keep no batch longer than its step: clone what you keep".to_owned()),
-        (Loader::Torch, _, Some(workers)) => Some(format!("DataLoader(…, num_workers={workers})")),
-        (Loader::Torch, Cause::Source, None) => {
-            Some("from lossfeed import Loader as DataLoader   # with cache=: later epochs read from memory".to_owned())
+/// For a rank that waits for its input.
+pub(super) fn of_input(m: &Measured, cause: Cause, proposal: Option<&Proposal>) -> Option<String> {
+    if cause == Cause::Slot {
+        return Some("keep no batch longer than its step: clone what you keep".to_owned());
+    }
+    match (m.loader, proposal) {
+        (_, Some(Proposal { setting: "cache", value, .. })) => Some(format!("Loader(…, cache=\"{}\")", size(*value))),
+        (_, Some(Proposal { setting: "processes", value, .. })) => {
+            Some(format!("lf.open(dataset, processes={value}) in place of thread_safe=True: Python threads take turns"))
         }
-        (Loader::Torch, Cause::Decode, None) => {
-            Some("from lossfeed import Loader as DataLoader   # with cache=: decoded samples stay in memory".to_owned())
-        }
-        (Loader::Torch, Cause::Python, None) => {
-            Some("the processors are busy: make Dataset.__getitem__ or collate_fn cheaper".to_owned())
-        }
-        (Loader::Torch, _, None) => Some("hand over less a batch: smaller dtypes, fewer tensors".to_owned()),
-        (Loader::Lossfeed, _, Some(processes)) if m.settings.processes.is_some() => {
-            Some(format!("lf.open(dataset, processes={processes})"))
-        }
-        (Loader::Lossfeed, Cause::Source, Some(bytes)) => Some(format!("Loader(…, cache=\"{}\")", size(bytes))),
-        (Loader::Lossfeed, Cause::Source, None) => unknown_readers(m).map(|now| {
-            let more = 2 * now;
-            format!("Loader(…, num_workers={more}) if items wait for a disk or network: `lossfeed why` tells")
-        }),
-        (Loader::Lossfeed, Cause::Decode, Some(threads)) => Some(format!("Loader(…, num_workers={threads})")),
-        _ => None,
+        (Loader::Torch, Some(Proposal { value, .. })) => Some(for_torch(m, *value)),
+        (Loader::Lossfeed, Some(Proposal { value, .. })) => Some(for_ours(m, *value)),
+        (Loader::Torch, None) => without_setting(m, cause),
+        (Loader::Lossfeed, None) => match m.settings.processes {
+            // A page alone knows its own process.
+            Some(now) if now > 0 && m.work.batches == 0 => {
+                let more = for_ours(m, 2 * now);
+                Some(format!("{more}, if items wait for a disk or network: `lossfeed why` tells"))
+            }
+            Some(_) if cause == Cause::Python => Some(CHEAPER.to_owned()),
+            _ => None,
+        },
     }
 }
 
-/// Worker processes whose work nothing measured: a page alone has only its own process's.
-fn unknown_readers(m: &Measured) -> Option<u64> {
-    m.settings.processes.filter(|&n| n > 0 && m.work.total_us < m.wait.source_us)
+const CHEAPER: &str = "the processors are busy: make Dataset.__getitem__ or collate_fn cheaper";
+
+fn for_torch(m: &Measured, workers: u64) -> String {
+    let line = format!("DataLoader(…, num_workers={workers})");
+    if workers > 0 && m.settings.stream == Some(true) && m.settings.workers == Some(0) {
+        return format!("{line}, each with its share in __iter__: torch.utils.data.get_worker_info()");
+    }
+    line
+}
+
+/// `num_workers=` are threads, or processes that read a Python dataset. Processes that `lf.open` was told of stay as
+/// many, and where a cache is between, both look alike.
+fn for_ours(m: &Measured, workers: u64) -> String {
+    let line = format!("Loader(…, num_workers={workers})");
+    let pool = m.settings.processes.is_some_and(|n| n > 0) && m.settings.workers.is_some_and(|n| n > 0);
+    if pool { format!("{line}, or lf.open(…, processes={workers}) if that names them") } else { line }
+}
+
+fn without_setting(m: &Measured, cause: Cause) -> Option<String> {
+    let cached = "from lossfeed import Loader as DataLoader   # with cache=:";
+    match cause {
+        // A stream cannot be kept.
+        Cause::Source | Cause::Decode if m.settings.stream == Some(true) => None,
+        Cause::Source => Some(format!("{cached} later epochs read from memory")),
+        Cause::Decode => Some(format!("{cached} decoded samples stay in memory")),
+        Cause::Python => Some(CHEAPER.to_owned()),
+        _ => Some("hand over less a batch: smaller dtypes, fewer tensors".to_owned()),
+    }
 }
 
 /// For one slow rank.
@@ -58,6 +79,11 @@ pub(super) fn of_copies(m: &Measured, pageable: f64) -> String {
 
 /// For passes that start slowly.
 pub(super) fn of_pass_start(m: &Measured) -> Option<String> {
+    if m.loader == Loader::Torch && 2 * m.passes > m.steps {
+        return Some(
+            "batches = iter(loader) once, then next(batches): each iter(loader) starts from nothing".to_owned(),
+        );
+    }
     let started_again = m.loader == Loader::Torch && m.settings.workers.is_some_and(|n| n > 0);
     (started_again && m.settings.persistent != Some(true)).then(|| "DataLoader(…, persistent_workers=True)".to_owned())
 }

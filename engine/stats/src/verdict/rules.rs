@@ -107,7 +107,7 @@ pub const RULES: [Rule; 8] = [
                the first batches of later passes take 10 %. Less than 5 ms a step for the hand-over alone, or with \
                less than 15 µs a sample, is the price of samples in memory",
         evidence: "wait by cause: source, decode, python, hand-over, pass start",
-        next: "workers, processes, cache or pass start, whichever the cause needs and is not set",
+        next: "workers, cache or pass start, whichever the cause needs and is not set",
     },
     Rule {
         word: Word::CopyBound,

@@ -1,5 +1,6 @@
 //! Verdicts on ranks that are made up: each rule, its words and what it leaves unsaid.
 
+use super::model::Model;
 use super::*;
 
 /// A rank of 100 steps: each waits `wait` and works `busy` microseconds, all waits reading.
@@ -11,7 +12,7 @@ fn rank(wait: u64, busy: u64) -> Measured {
         passes: 1,
         wait: Wait { total_us: 100 * wait, source_us: 100 * wait, ..Wait::default() },
         busy_us: 100 * busy,
-        work: Work { batches: 100, total_us: 100 * (wait + busy), processor_us: 0 },
+        work: Work { batches: 100, total_us: 100 * (wait + busy), ..Work::default() },
         settings: Settings { workers: Some(1), processors: Some(8), ..Settings::default() },
         ..Measured::default()
     }
@@ -66,11 +67,11 @@ fn nothing_is_proposed_where_nothing_is_wrong() {
 #[test]
 fn workers_are_proposed_as_many_as_keep_up_and_never_fewer_than_there_are() {
     // Making a batch takes 60 ms, the training 10.
-    let m = Measured { work: Work { batches: 100, total_us: 6_000_000, processor_us: 0 }, ..rank(50_000, 10_000) };
+    let m = Measured { work: Work { batches: 100, total_us: 6_000_000, ..Work::default() }, ..rank(50_000, 10_000) };
     let verdict = judge(&[m]);
     assert_eq!(verdict.next.as_deref(), Some("DataLoader(…, num_workers=7)"));
     assert_eq!(verdict.what_if[0].change, "num_workers 1 → 7");
-    assert!((verdict.what_if[0].then_us - 10_000.0).abs() < 1.0, "{:?}", verdict.what_if);
+    assert!((10_000.0..11_500.0).contains(&verdict.what_if[0].then_us), "{:?}", verdict.what_if);
     let bound = &verdict.what_if[1];
     assert_eq!((bound.basis, bound.then_us), (Basis::Measured, 10_000.0));
     // Computed by two processors, more workers bring nothing, and none are proposed.
@@ -86,11 +87,64 @@ fn workers_are_proposed_as_many_as_keep_up_and_never_fewer_than_there_are() {
     assert!(!verdict.next.unwrap().contains("num_workers"));
 }
 
+/// A loop of 10 ms a step that makes its batches itself: each waits so long and computes so long (ms).
+fn itself(waits: u64, computes: u64, processors: u64) -> Measured {
+    let work = Work {
+        batches: 100,
+        total_us: 100_000 * (waits + computes),
+        processor_us: 100_000 * computes,
+        ..Work::default()
+    };
+    let settings = Settings { workers: Some(0), processors: Some(processors), ..Settings::default() };
+    Measured { work, settings, ..rank(1000 * (waits + computes), 10_000) }
+}
+
+#[test]
+fn waiting_overlaps_over_workers_and_computing_over_processors() {
+    let step = |m: &Measured, workers| Model::of(m).unwrap().with(workers) / 1e3;
+    let close = |got: f64, ms: f64| assert!((got - ms).abs() < 1.0, "{got} ms and not {ms}");
+    let waits = itself(60, 0, 2);
+    for (workers, ms) in [(0, 70.0), (1, 60.0), (2, 30.0), (6, 12.4), (32, 10.7)] {
+        close(step(&waits, workers), ms);
+    }
+    let computes = itself(0, 60, 2);
+    for (workers, ms) in [(0, 70.0), (1, 61.3), (2, 36.2), (6, 30.8), (32, 30.8)] {
+        close(step(&computes, workers), ms);
+    }
+    close(step(&itself(0, 60, 8), 6), 12.8);
+    // A loop that computes leaves less.
+    close(step(&Measured { own_processor_us: 1_000_000, ..computes }, 6), 35.7);
+}
+
+#[test]
+fn other_programs_keep_their_processors_or_share_them() {
+    let step = |taken: u64, processors, workers| {
+        let m = itself(0, 60, processors);
+        let settings = Settings { taken_permille: taken, ..m.settings };
+        Model::of(&Measured { settings, ..m }).unwrap().with(workers) / 1e3
+    };
+    assert!((step(1000, 2, 2) - 47.9).abs() < 1.5, "two threads of three: {}", step(1000, 2, 2));
+    assert!(step(1000, 2, 8) < 36.0, "eight of nine");
+    assert!(step(2000, 8, 8) < 13.5, "there is room for all");
+}
+
+#[test]
+fn batches_that_cross_from_workers_cost_the_loop_too() {
+    let m = itself(60, 0, 8);
+    let many = Work { pieces: 20, ..m.work };
+    let step = |m: Measured| Model::of(&m).unwrap().with(16);
+    assert!(step(Measured { work: many, ..m }) > step(m) + 4_000.0, "20 tensors");
+    // Where workers are, what they cost was measured.
+    let workers = Settings { workers: Some(2), ..m.settings };
+    let measured = Work { taken_us: 100_000, packed_us: 100_000, ..many };
+    assert!((step(Measured { work: measured, settings: workers, ..m }) - 11_000.0).abs() < 100.0);
+}
+
 #[test]
 fn a_hand_over_that_costs_more_than_the_batch_is_left_out() {
     let m = Measured {
         wait: Wait { total_us: 1_000_000, handover_us: 1_000_000, ..Wait::default() },
-        work: Work { batches: 100, total_us: 200_000, processor_us: 200_000 },
+        work: Work { batches: 100, total_us: 200_000, processor_us: 200_000, ..Work::default() },
         ..rank(10_000, 5_000)
     };
     let verdict = judge(&[m]);
@@ -179,22 +233,81 @@ fn the_rank_that_holds_the_others_up_is_named_with_the_part_that_differs() {
     assert_eq!(judge(&[of(0, rank(0, 20_000)), of(1, rank(0, 20_000))]).word, Word::Ok);
 }
 
-#[test]
-fn a_python_dataset_of_ours_is_told_to_use_processes() {
+/// The remedy for a rank of `lossfeed.Loader` over a Python dataset, with so many loader threads and processes.
+fn ours(threads: u64, processes: u64, processor_us: u64) -> (String, Option<String>) {
     let mut m = Measured { loader: Loader::Lossfeed, ..rank(40_000, 10_000) };
-    m.settings.processes = Some(0);
-    assert_eq!(judge(&[m]).next.as_deref(), Some("lf.open(dataset, processes=6)"));
-    m.work.processor_us = m.work.total_us;
-    assert_eq!(title(&[m]), "input-bound (python)");
+    m.settings.workers = Some(threads);
+    m.settings.processes = Some(processes);
+    m.work.processor_us = 100 * processor_us;
+    if processor_us > 0 && processes > 0 {
+        m.wait = Wait { python_us: m.wait.source_us, source_us: 0, ..m.wait };
+    }
+    let verdict = judge(&[m]);
+    (verdict.title(), verdict.next)
 }
 
 #[test]
-fn worker_processes_that_only_the_probe_could_time_are_doubled_with_a_condition() {
-    let mut m = Measured { loader: Loader::Lossfeed, ..rank(40_000, 10_000) };
-    m.settings.processes = Some(2);
-    m.work.total_us = 100;
+fn a_python_dataset_of_ours_is_told_of_workers_by_the_keyword_that_sets_them() {
+    let source = |next: &str| ("input-bound (source)".to_owned(), Some(next.to_owned()));
+    let python = |next: &str| ("input-bound (python)".to_owned(), Some(next.to_owned()));
+    assert_eq!(ours(0, 0, 0), source("Loader(…, num_workers=6)"), "the loop reads it");
+    assert_eq!(ours(0, 2, 0), source("Loader(…, num_workers=6)"), "torch's worker processes");
+    let pool = "Loader(…, num_workers=6), or lf.open(…, processes=6) if that names them";
+    assert_eq!(ours(2, 2, 0), source(pool), "processes of ours, for a cache");
+    assert_eq!(ours(2, 0, 0), source("Loader(…, num_workers=6)"), "threads that it bears");
+    assert_eq!(ours(0, 0, 48_000), python("Loader(…, num_workers=6)"));
+    let apart = "lf.open(dataset, processes=6) in place of thread_safe=True: Python threads take turns";
+    assert_eq!(ours(2, 0, 40_000), python(apart), "they take turns");
+    assert!(ours(0, 8, 400_000).1.unwrap().contains("cheaper"), "all processors compute");
+}
+
+#[test]
+fn worker_processes_that_a_page_does_not_time_are_doubled_with_a_condition() {
+    let now = |name: &str| match name {
+        "batches_total" | "filled_total" => Some(100),
+        "wait_us_total" | "wait_source_us_total" => Some(4_000_000),
+        "busy_us_total" => Some(1_000_000),
+        "dataset_readers" => Some(3),
+        "workers" => Some(0),
+        _ => None,
+    };
+    let verdict = judge(&[Measured::of(&now, None)]);
+    let next = verdict.next.unwrap();
+    assert!(next.starts_with("Loader(…, num_workers=4), if items wait") && next.contains("`lossfeed why`"), "{next}");
+    assert!(verdict.what_if.iter().all(|then| then.basis == Basis::Measured), "{:?}", verdict.what_if);
+}
+
+#[test]
+fn a_stream_needs_its_share_in_each_worker_and_cannot_be_cached() {
+    let mut m = rank(50_000, 10_000);
+    m.settings.stream = Some(true);
+    assert_eq!(judge(&[m]).next.as_deref(), Some("DataLoader(…, num_workers=7)"), "it has workers");
+    m.settings.workers = Some(0);
     let next = judge(&[m]).next.unwrap();
-    assert!(next.starts_with("Loader(…, num_workers=4) if items wait") && next.contains("`lossfeed why`"), "{next}");
+    assert!(next.starts_with("DataLoader(…, num_workers=7)") && next.contains("get_worker_info()"), "{next}");
+    m.settings.workers = Some(32);
+    assert_eq!(judge(&[m]).next, None);
+}
+
+#[test]
+fn loaders_of_two_kinds_have_a_line_to_write_and_no_step_foretold() {
+    let mut m = rank(50_000, 10_000);
+    m.work.mixed = true;
+    let verdict = judge(&[m]);
+    assert_eq!(verdict.next.as_deref(), Some("DataLoader(…, num_workers=7)"));
+    assert!(verdict.what_if.iter().all(|then| then.setting.is_empty()), "{:?}", verdict.what_if);
+}
+
+#[test]
+fn passes_of_a_batch_or_two_are_told_to_keep_their_iterator() {
+    let m = Measured {
+        passes: 100,
+        wait: Wait { total_us: 3_000_000, first_us: 3_000_000, ..Wait::default() },
+        ..rank(0, 5_000)
+    };
+    let verdict = judge(&[m]);
+    assert_eq!(verdict.title(), "input-bound (pass-start)");
+    assert!(verdict.next.unwrap().starts_with("batches = iter(loader) once"));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::cause::Cause;
 use super::measured::{Loader, Measured, share};
+use super::model::Model;
 use super::rules::FULL;
 
 /// The origin of a number.
@@ -40,29 +41,40 @@ pub struct WhatIf {
     pub basis: Basis,
 }
 
-/// More workers than this are not proposed.
-const WORKERS_MAX: u64 = 32;
-/// Workers are planned for batches that take so many times as long.
-const SPARE: f64 = 1.15;
+/// A setting to change, and what that brings where it can be foretold.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Proposal {
+    /// The keyword.
+    pub(super) setting: &'static str,
+    /// Its new value.
+    pub(super) value: u64,
+    /// The step then.
+    pub(super) then: Option<WhatIf>,
+}
+
 /// A change must save so much of the step.
 const WORTH: f64 = 0.05;
 
-/// Changes for a rank that waits for its input, best first.
-pub(super) fn input(m: &Measured, cause: Cause) -> Vec<WhatIf> {
+/// The setting to change for a rank that waits for its input. `cache_small`: it reads again what the cache gave up.
+pub(super) fn input(m: &Measured, cause: Cause, cache_small: bool) -> Option<Proposal> {
     let found = match (m.loader, cause) {
         (_, Cause::Slot) => None,
         (Loader::Torch, Cause::Handover) => inline(m),
-        (Loader::Torch, _) => more_workers(m),
-        (Loader::Lossfeed, _) if m.settings.processes.is_some() => more_processes(m),
-        (Loader::Lossfeed, Cause::Source) => larger_cache(m),
-        (Loader::Lossfeed, Cause::Decode) => more_threads(m),
+        (Loader::Lossfeed, Cause::Source) if cache_small || m.settings.processes.is_none() => larger_cache(m),
+        (Loader::Lossfeed, Cause::Python) if is_threaded(m) => processes_for_threads(m),
+        (Loader::Torch, _) | (_, Cause::Source | Cause::Decode | Cause::Python) => more_workers(m),
         _ => None,
     };
-    found.into_iter().filter(|then| then.then_us <= (1.0 - WORTH) * then.step_us).chain(no_wait(m)).collect()
+    found.filter(|p| p.then.as_ref().is_none_or(|then| then.then_us <= (1.0 - WORTH) * then.step_us))
+}
+
+/// Threads of our own loader read a Python dataset.
+pub(super) fn is_threaded(m: &Measured) -> bool {
+    m.settings.processes == Some(0) && m.settings.workers.is_some_and(|n| n > 0)
 }
 
 /// The step with its waits gone: an upper bound, whatever is changed.
-fn no_wait(m: &Measured) -> Vec<WhatIf> {
+pub(super) fn no_wait(m: &Measured) -> Vec<WhatIf> {
     let mut bound = without(m, m.pace_wait_us() as f64, "no wait at all");
     bound.iter_mut().for_each(|then| then.basis = Basis::Measured);
     bound
@@ -80,104 +92,40 @@ pub(super) fn rank_alike(m: &Measured, gap_us: f64) -> Vec<WhatIf> {
     without(m, gap_us * m.steps as f64, "this rank as fast as the middle one")
 }
 
-/// Times of one step, for a model.
-struct Step {
-    now: f64,
-    busy: f64,
-    /// Making one batch.
-    fetch: f64,
-    /// The least time for loader and training together on the processors there are.
-    processors: f64,
+fn modelled(setting: &'static str, (now, value): (u64, u64), step_us: f64, then_us: f64) -> Proposal {
+    let change = format!("{setting} {now} → {value}");
+    let then = WhatIf { change, setting, value, step_us, then_us, basis: Basis::Modelled };
+    Proposal { setting, value, then: Some(then) }
 }
 
-impl Step {
-    fn of(m: &Measured) -> Option<Self> {
-        if m.work.batches == 0 {
-            return None;
-        }
-        let each = |us: u64, n: u64| us as f64 / n.max(1) as f64;
-        let computes = each(m.work.processor_us, m.work.batches) + each(m.own_processor_us, m.steps);
-        Some(Self {
-            now: m.step_us(),
-            busy: each(m.busy_us, m.steps),
-            fetch: each(m.work.total_us, m.work.batches),
-            processors: computes / m.settings.processors.unwrap_or(1).max(1) as f64,
-        })
+fn more_workers(m: &Measured) -> Option<Proposal> {
+    let model = Model::of(m)?;
+    let threads = m.loader == Loader::Lossfeed && m.settings.processes.is_none();
+    let value = if threads { model.enough().min(m.settings.processors?) } else { model.enough() };
+    if value <= model.workers {
+        return None;
     }
-
-    /// The step with `workers` of them, by the slowest of training, workers and processors.
-    fn with(&self, workers: u64) -> f64 {
-        match workers {
-            0 => self.busy + self.fetch,
-            n => self.busy.max(self.fetch / n as f64).max(self.processors),
-        }
+    if m.work.mixed {
+        return Some(Proposal { setting: "num_workers", value, then: None });
     }
-
-    /// The change from `now` to `then` workers. What the model does not explain stays as it is.
-    fn change(&self, setting: &'static str, now: u64, then: u64) -> WhatIf {
-        let unexplained = (self.now - self.with(now)).max(0.0).min(0.2 * self.now);
-        WhatIf {
-            change: format!("{setting} {now} → {then}"),
-            setting,
-            value: then,
-            step_us: self.now,
-            then_us: self.with(then) + unexplained,
-            basis: Basis::Modelled,
-        }
-    }
-
-    /// The fewest workers that keep up, with a little to spare for batches that take longer. Processors that are the
-    /// limit have none to spare.
-    fn enough(&self) -> u64 {
-        let pace = self.busy.max(self.processors).max(1.0);
-        let spare = if self.processors > self.busy { 1.0 } else { SPARE };
-        ((spare * self.fetch / pace).ceil() as u64).clamp(1, WORKERS_MAX)
-    }
-}
-
-fn more_workers(m: &Measured) -> Option<WhatIf> {
-    let (step, now) = (Step::of(m)?, m.settings.workers?);
-    let enough = step.enough();
-    (enough > now).then(|| step.change("num_workers", now, enough))
+    Some(modelled("num_workers", (model.workers, value), model.now, model.changed(value)))
 }
 
 /// The hand-over costs more than the batch: make it where it is used.
-fn inline(m: &Measured) -> Option<WhatIf> {
-    let (step, now) = (Step::of(m)?, m.settings.workers.filter(|&n| n > 0)?);
-    let then = step.with(0);
-    Some(WhatIf {
-        change: format!("num_workers {now} → 0"),
-        setting: "num_workers",
-        value: 0,
-        step_us: step.now,
-        then_us: then,
-        basis: Basis::Modelled,
-    })
+fn inline(m: &Measured) -> Option<Proposal> {
+    let model = Model::of(m).filter(|model| model.workers > 0)?;
+    Some(modelled("num_workers", (model.workers, 0), model.now, model.with(0)))
 }
 
-/// A Python dataset in processes: the pace of one reader now, divided.
-fn more_processes(m: &Measured) -> Option<WhatIf> {
-    let now = m.settings.processes?;
-    let step = Step::of(m)?;
-    if now > 0 {
-        let then = step.enough();
-        return (then > now).then(|| step.change("processes", now, then));
-    }
-    // Threads take turns in the dataset, and their times have the turns in them: the pace of all is that of one reader.
-    let pace = Step { fetch: step.now, ..step };
-    let then = pace.enough();
-    Some(WhatIf { then_us: pace.with(then), ..pace.change("processes", now, then) })
-}
-
-fn more_threads(m: &Measured) -> Option<WhatIf> {
-    let (step, now) = (Step::of(m)?, m.settings.workers?);
-    let then = step.enough().min(m.settings.processors?);
-    (then > now).then(|| step.change("num_workers", now, then))
+/// Threads that compute in Python take turns. What each would wait for without the others is unknown, and so the step.
+fn processes_for_threads(m: &Measured) -> Option<Proposal> {
+    let value = Model::of(m)?.enough().max(2).min(m.settings.processors?);
+    (value > 1).then_some(Proposal { setting: "processes", value, then: None })
 }
 
 /// A cache of such a size that reads no longer hold the training up. Reads shrink as misses do, from the second pass
 /// on: the step foretold is the mean of a run with as many passes.
-fn larger_cache(m: &Measured) -> Option<WhatIf> {
+fn larger_cache(m: &Measured) -> Option<Proposal> {
     let c = &m.cache;
     if c.fetched == 0 || c.dataset == 0 {
         return None;
@@ -196,14 +144,15 @@ fn larger_cache(m: &Measured) -> Option<WhatIf> {
     let (later, passes) = (busy.max(cold * missing), m.passes as f64);
     let then_us = if m.passes < 2 { later } else { (cold + (passes - 1.0) * later) / passes };
     let since = if m.passes < 2 { ", from the second pass on" } else { "" };
-    Some(WhatIf {
+    let then = WhatIf {
         change: format!("cache {} → {}{since}", size(c.capacity_bytes), size(bytes)),
         setting: "cache",
         value: bytes,
         step_us,
         then_us,
         basis: Basis::Modelled,
-    })
+    };
+    Some(Proposal { setting: "cache", value: bytes, then: Some(then) })
 }
 
 /// Two digits of a binary unit.

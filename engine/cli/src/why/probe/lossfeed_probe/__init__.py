@@ -12,6 +12,8 @@ from . import imports
 CHANGES = {
     "torch.utils.data.dataloader": ("loaders", "change_loaders"),
     "torch.utils.data._utils.fetch": ("workers", "change_fetchers"),
+    "lossfeed._loader.torch_workers": ("workers", "change_items"),
+    "lossfeed._data.process_pool": ("workers", "change_pool"),
     "torch.optim.optimizer": ("steps", "count_steps"),
     "torch.autograd": ("steps", "time_backward"),
     "torch.distributed.distributed_c10d": ("steps", "time_collectives"),

@@ -55,6 +55,10 @@ class Clock:
         self._step += 1
         self._read()
 
+    def cut(self):
+        """A pass ends or begins: the time up to the next batch is no step's."""
+        self._began = self._asked = None
+
     def _read(self):
         at, n = self._slots.at, self._numbers
         while self._waiting and self._waiting[0][2].query():

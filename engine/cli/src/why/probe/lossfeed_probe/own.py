@@ -44,7 +44,8 @@ def _time(passes, kind, size, read):
         if source is None:
             source = self.__dict__["_lossfeed_why"] = Source(kind.name, **kind.settings)
             source.read, first = 0.0, 0.0
-        asked = rank.asked()
+            rank.begins()
+        asked = rank.asked(source)
         try:
             batch = take(self)
         except BaseException:
@@ -52,7 +53,7 @@ def _time(passes, kind, size, read):
             if read:
                 read(rank, self, source)
             raise
-        rank.answered(asked, source, size(batch), first)
+        rank.answered(source, asked, source, size(batch), first)
         if read and (rank.last - source.read > _PERIOD or source.batches == 20):
             read(rank, self, source)
         return batch

@@ -14,8 +14,8 @@ import time
 from . import slots
 
 _clock, _processor = time.perf_counter, time.thread_time
-NAMES = ("parent", "batches", "wall", "processor", "delay", "longest", "python", "compiled")
-(PARENT, BATCHES, WALL, PROCESSOR, DELAY, LONGEST, PYTHON, COMPILED) = range(len(NAMES))
+NAMES = ("parent", "batches", "wall", "processor", "delay", "longest", "python", "compiled", "spent")
+(PARENT, BATCHES, WALL, PROCESSOR, DELAY, LONGEST, PYTHON, COMPILED, SPENT) = range(len(NAMES))
 #: Seconds between two samples, and how many are taken.
 _PERIOD, _SAMPLES = 0.05, 1200
 #: A lock that came later (seconds) was held. Timers alone are late by a tenth of a millisecond.
@@ -33,9 +33,13 @@ _LEADS = (
 class Maker:
     """This process's numbers."""
 
-    def __init__(self):
-        self.numbers = slots.Slots("fetch", NAMES).numbers
-        self.numbers[PARENT] = _parent()
+    def __init__(self, kind):
+        parent = _parent(kind == "pool")
+        #: True in the loop's own process: its fetches are its waits.
+        self.inline = parent == os.getpid()
+        self.numbers = slots.Slots("inline" if self.inline else kind, NAMES).numbers
+        self.numbers[PARENT] = parent
+        self._began = time.process_time()
         self.fetching = 0
         #: True if the last fetch took its time: of short ones no delay is read, which would be a large part of them.
         self.long = True
@@ -55,6 +59,9 @@ class Maker:
         n[WALL] += wall
         n[PROCESSOR] += processor
         n[DELAY] += delay
+        if not self.inline:
+            # What it takes to hand batches over is in it, but for the last one.
+            n[SPENT] = time.process_time() - self._began
         self.long = wall >= _LEAST
         if wall > n[LONGEST]:
             n[LONGEST] = wall
@@ -127,11 +134,11 @@ def _leads(frame):
     return name.partition(".")[0] in _LEADS
 
 
-def _parent():
+def _parent(worker):
     """The process whose loop is fed: the parent of a worker, or this one."""
     multiprocessing = sys.modules.get("multiprocessing.process")
     parent = multiprocessing.parent_process() if multiprocessing else None
-    return parent.pid if parent is not None and _is_worker() else os.getpid()
+    return parent.pid if parent is not None and (worker or _is_worker()) else os.getpid()
 
 
 def _is_worker():
@@ -143,11 +150,11 @@ _maker = None
 _off = False
 
 
-def _here():
+def _here(kind):
     global _maker, _off
     if _maker is None and not _off:
         try:
-            _maker = Maker()
+            _maker = Maker(kind)
         except Exception:
             _off = True
     return _maker
@@ -164,19 +171,29 @@ os.register_at_fork(after_in_child=_forked)
 def change_fetchers(module):
     """For `torch.utils.data._utils.fetch`."""
     for kind in (module._MapDatasetFetcher, module._IterableDatasetFetcher):
-        kind.fetch = _timed(kind.fetch)
+        kind.fetch = _timed(kind.fetch, "fetch")
 
 
-def _timed(fetch):
-    def timed(self, index):
-        maker = _here()
+def change_items(module):
+    """For `lossfeed._loader.torch_workers`: the loop may read a dataset itself, without torch's loader."""
+    module.Items.read = _timed(module.Items.read, "fetch")
+
+
+def change_pool(module):
+    """For `lossfeed._data.process_pool`: its processes read items for the cache, not whole batches."""
+    module._answer = _timed(module._answer, "pool")
+
+
+def _timed(fetch, kind):
+    def timed(*args):
+        maker = _here(kind)
         if maker is None or maker.fetching:
-            return fetch(self, index)
+            return fetch(*args)
         maker.fetching = 1
         queued = maker.delay() if maker.long else None
         computed, began = _processor(), _clock()
         try:
-            data = fetch(self, index)
+            data = fetch(*args)
         finally:
             maker.fetching = 0
         wall, computed = _clock() - began, _processor() - computed
