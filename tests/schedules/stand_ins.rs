@@ -78,7 +78,7 @@ impl Feed {
     }
 
     /// Nothing is prefetched here, so there is no plan to wait for.
-    pub(crate) fn wait_for_start(&self, _stopped: &dyn Fn() -> bool) {}
+    pub(crate) fn wait_for_start(&self, _first: bool, _stopped: &dyn Fn() -> bool) {}
 
     pub(crate) fn fill(
         &self,
