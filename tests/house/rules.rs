@@ -134,7 +134,7 @@ const MAY_NOT_DEPEND: &[(&str, &[&str])] = &[
             "lossfeed-candle",
             "pyo3",
             "clap",
-            "ratatui",
+            "crossterm",
             "tokio",
             "object_store",
             "cudarc",
@@ -173,7 +173,7 @@ const MAY_NOT_DEPEND: &[(&str, &[&str])] = &[
     ),
     (
         "engine/Cargo.toml",
-        &["lossfeed-cli", "lossfeed-lab", "lossfeed-candle", "pyo3", "clap", "ratatui", "candle-core"],
+        &["lossfeed-cli", "lossfeed-lab", "lossfeed-candle", "pyo3", "clap", "crossterm", "candle-core"],
     ),
     ("engine/cli/Cargo.toml", &["pyo3", "lossfeed-lab", "lossfeed-python", "lossfeed-candle", "candle-core"]),
     // Nothing of the product looks at it, and it does without the engine.
@@ -181,7 +181,7 @@ const MAY_NOT_DEPEND: &[(&str, &[&str])] = &[
     // Optional: it looks down on engine and kernels, and nobody looks at it.
     (
         "engine/candle/Cargo.toml",
-        &["lossfeed-cli", "lossfeed-lab", "lossfeed-python", "pyo3", "clap", "ratatui", "tokio"],
+        &["lossfeed-cli", "lossfeed-lab", "lossfeed-python", "pyo3", "clap", "crossterm", "tokio"],
     ),
     ("pybind/Cargo.toml", &["lossfeed-lab", "lossfeed-candle", "candle-core"]),
 ];

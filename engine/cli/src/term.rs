@@ -66,19 +66,23 @@ fn speaks_utf8(locale: &str) -> bool {
 
 /// Columns to draw: the terminal's, else `COLUMNS`, else 100; never under 60 nor over 200.
 pub(crate) fn width() -> u16 {
-    let tty = io::stdout().is_terminal().then(|| ratatui::crossterm::terminal::size().ok()).flatten().map(|(w, _)| w);
+    let tty = io::stdout().is_terminal().then(|| crossterm::terminal::size().ok()).flatten().map(|(w, _)| w);
     let told = || std::env::var("COLUMNS").ok().and_then(|v| v.parse().ok());
     tty.or_else(told).unwrap_or(100).clamp(60, 200)
 }
 
+/// Columns that a text takes on a terminal; a wide character takes two.
+pub(crate) fn columns(text: &str) -> usize {
+    unicode_width::UnicodeWidthStr::width(text)
+}
+
 /// Text as lines of at most `width` columns, broken between words. A longer word has a line to itself.
 pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
-    let wide = |text: &str| ratatui::text::Span::raw(text).width();
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
         match lines.last_mut() {
             Some(line) if line.is_empty() => word.clone_into(line),
-            Some(line) if wide(line) + 1 + wide(word) <= width => *line = format!("{line} {word}"),
+            Some(line) if columns(line) + 1 + columns(word) <= width => *line = format!("{line} {word}"),
             _ => lines.push(word.to_owned()),
         }
     }

@@ -1,12 +1,9 @@
 //! Snapshot → screen. Pure: same snapshot, same look, same cells.
 
-use ratatui::buffer::Buffer;
-use ratatui::style::{Color, Modifier, Style};
-
 use lossfeed_stats as stats;
 
 use super::job;
-use super::layout::{ASCII, Cell, Column, Glyphs, LABEL, Screen, UNICODE, known, number, text, wait_style};
+use super::layout::{ASCII, Cell, Column, Glyphs, LABEL, Screen, Style, UNICODE, known, number, text, wait_style};
 use super::numbers::{UNKNOWN, decimal, pair};
 use super::snapshot::{Engine, Gpu, NvmlStatus, Snapshot};
 use super::view::Page;
@@ -98,14 +95,14 @@ fn tables() -> [(&'static str, Vec<(&'static str, &'static str)>); 5] {
 }
 
 /// Draws the whole screen.
-pub(super) fn draw(snapshot: &Snapshot, look: Look<'_>) -> Buffer {
+pub(super) fn draw(snapshot: &Snapshot, look: Look<'_>) -> Vec<Vec<Cell>> {
     let glyphs = if look.ascii { ASCII } else { UNICODE };
     let mut screen = Screen::new(look.width, glyphs);
     screen.rule(&format!("lossfeed {}", snapshot.version));
     let mut head = vec![snapshot.host.clone().unwrap_or_else(|| "-".to_owned()), snapshot.time.clone()];
     head.extend(snapshot.nvml.driver.as_ref().map(|d| format!("driver {d}")));
     head.extend(snapshot.nvml.cuda.as_ref().map(|c| format!("CUDA {c}")));
-    screen.words(head, Style::new());
+    screen.words(head, Style::Plain);
     match look.page {
         Page::Jobs => {
             gpus(&mut screen, snapshot);
@@ -127,7 +124,7 @@ pub(super) fn draw(snapshot: &Snapshot, look: Look<'_>) -> Buffer {
         none(&mut screen);
     }
     screen.close(look.footer);
-    screen.into_buffer()
+    screen.into_lines()
 }
 
 fn living(snapshot: &Snapshot) -> impl Iterator<Item = &Engine> {
@@ -144,13 +141,13 @@ fn help(screen: &mut Screen) {
     for (head, rows) in tables() {
         screen.rule(head);
         for (name, help) in rows {
-            screen.parts(name, [help.to_owned()], Style::new());
+            screen.parts(name, [help.to_owned()], Style::Plain);
         }
     }
 }
 
 fn none(screen: &mut Screen) {
-    screen.words([NO_ENGINE.to_owned()], Style::new());
+    screen.words([NO_ENGINE.to_owned()], Style::Plain);
 }
 
 fn jobs(screen: &mut Screen, snapshot: &Snapshot) {
@@ -163,7 +160,7 @@ fn jobs(screen: &mut Screen, snapshot: &Snapshot) {
     }
     if snapshot.engines_of_others > 0 {
         let others = snapshot.engines_of_others;
-        screen.words([format!("engines of other users: {others} (root sees them)")], Style::new());
+        screen.words([format!("engines of other users: {others} (root sees them)")], Style::Plain);
     }
 }
 
@@ -176,7 +173,7 @@ fn unreadable(screen: &mut Screen, snapshot: &Snapshot) {
     }
     for page in snapshot.unreadable.iter().take(UNREADABLE_SHOWN) {
         // The end of a path says more than its beginning, and the reason more than either.
-        screen.line([Cell(page.reason.clone(), Style::new().fg(Color::Yellow))]);
+        screen.line([Cell(page.reason.clone(), Style::Yellow)]);
         screen.line([format!("  {}", page.path).into()]);
     }
     let more = snapshot.unreadable.len().saturating_sub(UNREADABLE_SHOWN);
@@ -209,10 +206,10 @@ fn gpus(screen: &mut Screen, snapshot: &Snapshot) {
         screen.table(&GPU_COLUMNS, rows);
     }
     for line in broken {
-        screen.line([Cell(line, Style::new().fg(Color::Red))]);
+        screen.line([Cell(line, Style::Red)]);
     }
     for line in held::findings(&snapshot.gpus) {
-        screen.words(line.split("; ").map(str::to_owned), Style::new().fg(Color::Yellow));
+        screen.words(line.split("; ").map(str::to_owned), Style::Yellow);
     }
 }
 
@@ -296,7 +293,7 @@ fn engine_row(engine: &Engine, gpus: &[Gpu]) -> Vec<Cell> {
     ];
     if !engine.alive {
         for cell in &mut row {
-            cell.1 = Style::new().add_modifier(Modifier::DIM);
+            cell.1 = Style::Dim;
         }
     }
     row

@@ -2,9 +2,8 @@
 
 use lossfeed_control::tune::{Knob, circuit};
 use lossfeed_stats as stats;
-use ratatui::style::{Color, Style};
 
-use super::layout::{Cell, Column, Glyphs, LABEL, Screen, known, number, text, wait_style};
+use super::layout::{Cell, Column, Glyphs, LABEL, Screen, Style, known, number, text, wait_style};
 use super::numbers::{UNKNOWN, decimal, pair, time};
 use super::snapshot::Engine;
 
@@ -14,26 +13,26 @@ pub(super) struct Part {
     /// Its letter in the bar.
     pub(super) letter: &'static str,
     pub(super) help: &'static str,
-    color: Color,
+    style: Style,
 }
 
-const fn part(counter: &'static str, letter: &'static str, help: &'static str, color: Color) -> Part {
-    Part { counter, letter, help, color }
+const fn part(counter: &'static str, letter: &'static str, help: &'static str, style: Style) -> Part {
+    Part { counter, letter, help, style }
 }
 
 /// The parts of a step, as the bar has them: waits by cause, then the training's own time. The last one is the rest.
 pub(super) const PARTS: [Part; 11] = [
-    part("wait_source_us_total", "S", "wait: reading from the source", Color::Red),
-    part("wait_decode_us_total", "D", "wait: decoding", Color::Yellow),
-    part("wait_python_us_total", "P", "wait: Python code of the dataset", Color::Yellow),
-    part("wait_slot_us_total", "L", "wait: no free batch slot", Color::Yellow),
-    part("wait_copy_us_total", "R", "wait: copying rows", Color::Yellow),
-    part("wait_decide_us_total", "K", "wait: cache decisions", Color::Yellow),
-    part("wait_handover_us_total", "H", "wait: hand-over", Color::Yellow),
-    part("copies_us_total", "C", "copies to the device", Color::Yellow),
-    part("sync_us_total", "X", "backward passes and collectives: ranks wait for each other", Color::Reset),
-    part("compute_us_total", "G", "the GPU computes", Color::Green),
-    part("busy_us_total", ".", "the rest of the training's time", Color::Green),
+    part("wait_source_us_total", "S", "wait: reading from the source", Style::Red),
+    part("wait_decode_us_total", "D", "wait: decoding", Style::Yellow),
+    part("wait_python_us_total", "P", "wait: Python code of the dataset", Style::Yellow),
+    part("wait_slot_us_total", "L", "wait: no free batch slot", Style::Yellow),
+    part("wait_copy_us_total", "R", "wait: copying rows", Style::Yellow),
+    part("wait_decide_us_total", "K", "wait: cache decisions", Style::Yellow),
+    part("wait_handover_us_total", "H", "wait: hand-over", Style::Yellow),
+    part("copies_us_total", "C", "copies to the device", Style::Yellow),
+    part("sync_us_total", "X", "backward passes and collectives: ranks wait for each other", Style::Plain),
+    part("compute_us_total", "G", "the GPU computes", Style::Green),
+    part("busy_us_total", ".", "the rest of the training's time", Style::Green),
 ];
 
 /// The time of each of [`PARTS`] since the start (µs).
@@ -53,7 +52,7 @@ fn bar(times: &[u64], room: usize) -> Vec<Cell> {
     for (&us, part) in times.iter().zip(&PARTS) {
         upto += us;
         let end = (upto as f64 / whole * room as f64).round() as usize;
-        cells.push(Cell(part.letter.repeat(end.saturating_sub(drawn)), Style::new().fg(part.color)));
+        cells.push(Cell(part.letter.repeat(end.saturating_sub(drawn)), part.style));
         drawn = drawn.max(end);
     }
     cells.push(" ".repeat(room.saturating_sub(drawn)).into());
@@ -64,9 +63,9 @@ fn bar(times: &[u64], room: usize) -> Vec<Cell> {
 /// The colour of the state column and of the verdict.
 pub(super) fn state_style(engine: &Engine) -> Style {
     match engine.verdict.as_deref() {
-        Some(_) if engine.is_wrong => Style::new().fg(Color::Red),
-        Some("ok" | "compute-bound") => Style::new().fg(Color::Green),
-        _ => Style::new(),
+        Some(_) if engine.is_wrong => Style::Red,
+        Some("ok" | "compute-bound") => Style::Green,
+        _ => Style::Plain,
     }
 }
 
@@ -82,7 +81,7 @@ fn verdict(screen: &mut Screen, engine: &Engine) {
     let cause = engine.cause.as_ref().map(|cause| format!(" ({cause})")).unwrap_or_default();
     let why = engine.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
     screen.parts("verdict", [format!("{word}{cause}{why}")], state_style(engine));
-    screen.parts("next", engine.next.clone(), Style::new());
+    screen.parts("next", engine.next.clone(), Style::Plain);
 }
 
 fn step(screen: &mut Screen, engine: &Engine) {
@@ -103,7 +102,7 @@ fn step(screen: &mut Screen, engine: &Engine) {
     let passes = engine.counter("passes_total").filter(|&passes| passes > 0);
     let first = passes.zip(engine.counter("wait_first_us_total").filter(|&us| us > 0));
     let first = first.map(|(passes, us)| format!("first batch of an epoch {}", time(us as f64 / passes as f64)));
-    screen.parts("", std::iter::once(mean).chain(parts).chain(first), Style::new());
+    screen.parts("", std::iter::once(mean).chain(parts).chain(first), Style::Plain);
 }
 
 /// The page of a job's step.
@@ -117,7 +116,7 @@ pub(super) fn step_page(screen: &mut Screen, engine: &Engine, _: Glyphs) {
 pub(super) fn details(screen: &mut Screen, engine: &Engine, glyphs: Glyphs) {
     step_page(screen, engine, glyphs);
     let count = |name: &str| engine.counter(name).map_or(UNKNOWN.to_owned(), |n| decimal(n as f64, ""));
-    let plain = Style::new();
+    let plain = Style::Plain;
     // A torch DataLoader has none of the rest.
     if engine.counter("torch_loaders").is_some_and(|loaders| loaders > 0) {
         screen.parts("source", [engine.source.clone()], plain);
@@ -175,7 +174,7 @@ fn changed(engine: &Engine, knob: Knob) -> Option<String> {
 
 /// The punctuality of misses, and the last decisions about reading.
 fn reading(screen: &mut Screen, engine: &Engine) {
-    let plain = Style::new();
+    let plain = Style::Plain;
     let on_time = engine.ratio(stats::ON_TIME_RATIO).map(|ratio| format!("{:.1}% of misses", ratio * 100.0));
     let ahead = engine.counter("read_ahead_requests").filter(|&requests| requests > 0);
     let changes = ahead.and_then(|_| changed(engine, Knob::Requests));
@@ -187,7 +186,7 @@ fn reading(screen: &mut Screen, engine: &Engine) {
     }
     for name in TIERS {
         let Some((state, parts)) = tier(engine, name) else { continue };
-        let style = if state == circuit::State::Closed { plain } else { plain.fg(Color::Yellow) };
+        let style = if state == circuit::State::Closed { plain } else { Style::Yellow };
         screen.parts(name, parts, style);
     }
 }
@@ -247,7 +246,7 @@ pub(super) fn tiers_page(screen: &mut Screen, engine: &Engine, _: Glyphs) {
     }
     rows.push(row("source", UNKNOWN.to_owned(), engine.counter("samples_in_dataset"), source));
     screen.table(&TIER_COLUMNS, rows);
-    screen.parts("data", [engine.source.clone()], Style::new());
+    screen.parts("data", [engine.source.clone()], Style::Plain);
 }
 
 /// The engines by job, in the order of each job's first.
@@ -284,7 +283,7 @@ pub(super) fn ranks_page(screen: &mut Screen, engines: Vec<&Engine>) {
         {
             let worst =
                 format!("rank {rank} waits most: {:.1} %, the middle rank {:.1} %", 100.0 * most, 100.0 * middle);
-            screen.words([worst], Style::new());
+            screen.words([worst], Style::Plain);
         }
         for engine in ranks {
             let wait = engine.stall_lately.map_or(UNKNOWN.to_owned(), |s| format!("{:.1}", 100.0 * s));

@@ -1,12 +1,8 @@
 //! Boxes and columns: lines of text that fit a width, in Unicode or plain ASCII.
 
 use super::numbers::UNKNOWN;
-use crate::term::wrap;
+use crate::term::{columns, wrap};
 use lossfeed_stats::steers_terminal;
-use ratatui::buffer::Buffer;
-use ratatui::layout::Rect;
-use ratatui::style::{Color, Modifier, Style};
-use ratatui::text::{Line, Span};
 
 /// The characters a screen is drawn with.
 #[derive(Debug, Clone, Copy)]
@@ -35,19 +31,30 @@ pub(super) const ASCII: Glyphs = Glyphs {
     levels: ["_", ".", "-", "=", "+", "*", "%", "#"],
 };
 
-/// A cell of a table.
+/// The look of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Style {
+    Plain,
+    Bold,
+    Dim,
+    Red,
+    Yellow,
+    Green,
+}
+
+/// A text of one look: a cell of a table, or a part of a line.
 #[derive(Debug, Clone)]
 pub(super) struct Cell(pub(super) String, pub(super) Style);
 
 impl From<String> for Cell {
     fn from(text: String) -> Self {
-        Self(text, Style::new())
+        Self(text, Style::Plain)
     }
 }
 
 impl From<&str> for Cell {
     fn from(text: &str) -> Self {
-        Self(text.to_owned(), Style::new())
+        Self(text.to_owned(), Style::Plain)
     }
 }
 
@@ -79,7 +86,7 @@ pub(super) const LABEL: usize = 9;
 pub(super) struct Screen {
     glyphs: Glyphs,
     width: usize,
-    lines: Vec<Line<'static>>,
+    lines: Vec<Vec<Cell>>,
 }
 
 impl Screen {
@@ -107,27 +114,22 @@ impl Screen {
         let (left, right, across) = (self.glyphs.corners[at], self.glyphs.corners[at + 1], self.glyphs.across);
         let title =
             if title.is_empty() { String::new() } else { format!(" {} ", clip(title, self.inner() - 2, self.glyphs)) };
-        let rest = self.width.saturating_sub(3 + Span::raw(title.as_str()).width());
-        let bold = Style::new().add_modifier(Modifier::BOLD);
-        self.lines.push(Line::from(vec![
-            Span::raw(format!("{left}{across}")),
-            Span::styled(title, bold),
-            Span::raw(format!("{}{right}", across.repeat(rest))),
-        ]));
+        let rest = self.width.saturating_sub(3 + columns(&title));
+        let end = format!("{}{right}", across.repeat(rest));
+        self.lines.push(vec![format!("{left}{across}").into(), Cell(title, Style::Bold), end.into()]);
     }
 
     /// A line of cells inside the frame, cut at its right edge.
     pub(super) fn line(&mut self, cells: impl IntoIterator<Item = Cell>) {
         let mut room = self.inner();
-        let mut spans = vec![Span::raw(format!("{} ", self.glyphs.down))];
+        let mut line: Vec<Cell> = vec![format!("{} ", self.glyphs.down).into()];
         for Cell(text, style) in cells {
             let text = clip(&text, room, self.glyphs);
-            let span = Span::styled(text, style);
-            room -= span.width().min(room);
-            spans.push(span);
+            room -= columns(&text).min(room);
+            line.push(Cell(text, style));
         }
-        spans.push(Span::raw(format!("{} {}", " ".repeat(room), self.glyphs.down)));
-        self.lines.push(Line::from(spans));
+        line.push(format!("{} {}", " ".repeat(room), self.glyphs.down).into());
+        self.lines.push(line);
     }
 
     /// Text after a label, three blanks between its parts: as many a line as fit, the others below.
@@ -142,11 +144,10 @@ impl Screen {
 
     fn flow(&mut self, indent: usize, label: &str, parts: impl IntoIterator<Item = String>, style: Style) {
         let room = self.inner().saturating_sub(indent);
-        let wide = |text: &str| Span::raw(text).width();
         let mut lines: Vec<String> = Vec::new();
         for part in parts {
             match lines.last_mut() {
-                Some(line) if wide(line) + 3 + wide(&part) <= room => *line = format!("{line}   {part}"),
+                Some(line) if columns(line) + 3 + columns(&part) <= room => *line = format!("{line}   {part}"),
                 _ => lines.extend(wrap(&part, room)),
             }
         }
@@ -157,38 +158,32 @@ impl Screen {
     }
 
     /// A table: the columns this width has room for, the first one widened by what is left over.
-    pub(super) fn table(&mut self, columns: &[Column], rows: Vec<Vec<Cell>>) {
-        let shown: Vec<usize> = (0..columns.len()).filter(|&c| columns[c].from_width <= self.width).collect();
-        let fixed: usize = shown.iter().map(|&c| columns[c].width + 1).sum::<usize>().saturating_sub(1);
+    pub(super) fn table(&mut self, table: &[Column], rows: Vec<Vec<Cell>>) {
+        let shown: Vec<usize> = (0..table.len()).filter(|&c| table[c].from_width <= self.width).collect();
+        let fixed: usize = shown.iter().map(|&c| table[c].width + 1).sum::<usize>().saturating_sub(1);
         let slack = self.inner().saturating_sub(fixed);
-        let flexible = shown.iter().copied().find(|&c| !columns[c].right);
-        let width = |c: usize| columns[c].width + if Some(c) == flexible { slack } else { 0 };
-        let dim = Style::new().add_modifier(Modifier::DIM);
-        let head = columns.iter().map(|c| Cell(c.head.to_owned(), dim)).collect();
+        let flexible = shown.iter().copied().find(|&c| !table[c].right);
+        let width = |c: usize| table[c].width + if Some(c) == flexible { slack } else { 0 };
+        let head = table.iter().map(|c| Cell(c.head.to_owned(), Style::Dim)).collect();
         for row in std::iter::once(head).chain(rows) {
             let row: Vec<Cell> = row;
             let mut cells = Vec::with_capacity(2 * shown.len());
             for (k, &c) in shown.iter().enumerate() {
                 let Some(Cell(text, style)) = row.get(c) else { continue };
                 let text = clip(text, width(c), self.glyphs);
-                let pad = " ".repeat(width(c) - Span::raw(text.as_str()).width());
+                let pad = " ".repeat(width(c) - columns(&text));
                 if k > 0 {
                     cells.push(" ".into());
                 }
-                cells.push(Cell(if columns[c].right { pad + &text } else { text + &pad }, *style));
+                cells.push(Cell(if table[c].right { pad + &text } else { text + &pad }, *style));
             }
             self.line(cells);
         }
     }
 
-    /// The finished screen.
-    pub(super) fn into_buffer(self) -> Buffer {
-        let area = Rect::new(0, 0, self.width as u16, self.lines.len().min(usize::from(u16::MAX)) as u16);
-        let mut buffer = Buffer::empty(area);
-        for (y, line) in (0..area.height).zip(&self.lines) {
-            buffer.set_line(0, y, line, area.width);
-        }
-        buffer
+    /// The finished screen's lines, each as wide as the screen.
+    pub(super) fn into_lines(self) -> Vec<Vec<Cell>> {
+        self.lines
     }
 }
 
@@ -205,10 +200,10 @@ pub(super) fn clip(text: &str, width: usize, glyphs: Glyphs) -> String {
         _ => "?".to_owned(),
     };
     let mut clean: String = text.chars().map(shown).collect();
-    if Span::raw(clean.as_str()).width() <= width {
+    if columns(&clean) <= width {
         return clean;
     }
-    while !clean.is_empty() && Span::raw(clean.as_str()).width() + 1 > width {
+    while !clean.is_empty() && columns(&clean) + 1 > width {
         clean.pop();
     }
     if width > 0 {
@@ -220,10 +215,10 @@ pub(super) fn clip(text: &str, width: usize, glyphs: Glyphs) -> String {
 /// The colour of a share of time spent waiting, by the thresholds that nvitop paints with.
 pub(super) fn wait_style(share: Option<f64>) -> Style {
     match share {
-        Some(s) if s >= 0.75 => Style::new().fg(Color::Red),
-        Some(s) if s >= 0.10 => Style::new().fg(Color::Yellow),
-        Some(_) => Style::new().fg(Color::Green),
-        None => Style::new(),
+        Some(s) if s >= 0.75 => Style::Red,
+        Some(s) if s >= 0.10 => Style::Yellow,
+        Some(_) => Style::Green,
+        None => Style::Plain,
     }
 }
 

@@ -2,8 +2,7 @@
 
 use std::io::{self, Write};
 
-use ratatui::buffer::Buffer;
-use ratatui::style::{Color, Modifier};
+use super::layout::{Cell, Style};
 
 /// Writes text to standard output and flushes.
 pub(super) fn text(text: &str) -> io::Result<()> {
@@ -12,41 +11,40 @@ pub(super) fn text(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Writes the buffer line by line, without trailing blanks, and flushes: a reader at the other end of a pipe must not
-/// wait for the next screen to see this one.
-pub(super) fn print(out: &mut impl Write, buffer: &Buffer, color: bool) -> io::Result<()> {
-    for y in 0..buffer.area.height {
-        let mut line = String::new();
-        let mut current = (Color::Reset, Modifier::empty());
-        let mut x = 0;
-        while x < buffer.area.width {
-            let Some(cell) = buffer.cell((x, y)) else { break };
-            let style = (cell.fg, cell.modifier);
-            if color && style != current {
-                line.push_str("\x1b[0m");
-                line.push_str(sgr(style));
-                current = style;
-            }
-            line.push_str(cell.symbol());
-            // A wide character fills the cell after it too.
-            x += ratatui::text::Span::raw(cell.symbol()).width().max(1) as u16;
-        }
-        if current != (Color::Reset, Modifier::empty()) {
-            line.push_str("\x1b[0m");
-        }
-        writeln!(out, "{}", line.trim_end())?;
+/// Writes the lines without trailing blanks, and flushes: a reader at the other end of a pipe must not wait for the next
+/// screen to see this one.
+pub(super) fn print(out: &mut impl Write, lines: &[Vec<Cell>], color: bool) -> io::Result<()> {
+    for cells in lines {
+        writeln!(out, "{}", line(cells, |style| if color { style } else { Style::Plain }).trim_end())?;
     }
     out.flush()
 }
 
-/// The styles `draw` uses.
-fn sgr((color, modifier): (Color, Modifier)) -> &'static str {
-    match color {
-        Color::Red => "\x1b[31m",
-        Color::Yellow => "\x1b[33m",
-        Color::Green => "\x1b[32m",
-        _ if modifier.contains(Modifier::BOLD) => "\x1b[1m",
-        _ if modifier.contains(Modifier::DIM) => "\x1b[2m",
-        _ => "",
+/// A line as text, in the styles that `shown` leaves of its own.
+pub(super) fn line(cells: &[Cell], shown: impl Fn(Style) -> Style) -> String {
+    let (mut line, mut current) = (String::new(), Style::Plain);
+    for Cell(text, style) in cells.iter().filter(|cell| !cell.0.is_empty()) {
+        let style = shown(*style);
+        if style != current {
+            line.push_str("\x1b[0m");
+            line.push_str(sgr(style));
+            current = style;
+        }
+        line.push_str(text);
+    }
+    if current != Style::Plain {
+        line.push_str("\x1b[0m");
+    }
+    line
+}
+
+fn sgr(style: Style) -> &'static str {
+    match style {
+        Style::Plain => "",
+        Style::Bold => "\x1b[1m",
+        Style::Dim => "\x1b[2m",
+        Style::Red => "\x1b[31m",
+        Style::Yellow => "\x1b[33m",
+        Style::Green => "\x1b[32m",
     }
 }

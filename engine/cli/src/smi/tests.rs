@@ -70,7 +70,7 @@ fn no_screen_cuts_a_line_and_every_line_is_as_wide_as_the_screen() {
         for width in 60..=200 {
             let drawn = page(&machine(), shown, width, false);
             for line in drawn.lines() {
-                assert_eq!(ratatui::text::Span::raw(line).width(), usize::from(width), "{line}");
+                assert_eq!(term::columns(line), usize::from(width), "{line}");
             }
             // Names in tables may be cut: their column is as wide as the screen allows.
             let whole = |line: &&str| line.contains("resnet50") || !line.replace("(…", "").contains('…');
@@ -154,7 +154,7 @@ fn no_text_from_elsewhere_reaches_the_terminal_raw() {
         for width in [60, 100, 200] {
             let drawn = page(&snapshot, shown, width, width == 60);
             assert!(!steers(&drawn), "{drawn:?}");
-            assert!(drawn.lines().all(|l| ratatui::text::Span::raw(l).width() == usize::from(width)), "{drawn}");
+            assert!(drawn.lines().all(|l| term::columns(l) == usize::from(width)), "{drawn}");
         }
     }
     for form in ["-L", "-q", "--query-engine=job,source,sampler"] {
@@ -176,10 +176,10 @@ fn a_device_that_fails_keeps_its_row_and_its_reason() {
 #[test]
 fn colour_marks_a_job_that_waits_and_is_absent_when_not_wanted() {
     let look = Look { width: 100, ascii: false, footer: "", page: Page::Jobs };
-    let buffer = draw(&machine(), look);
+    let lines = draw(&machine(), look);
     let (mut colored, mut plain) = (Vec::new(), Vec::new());
-    print::print(&mut colored, &buffer, true).unwrap();
-    print::print(&mut plain, &buffer, false).unwrap();
+    print::print(&mut colored, &lines, true).unwrap();
+    print::print(&mut plain, &lines, false).unwrap();
     let colored = String::from_utf8(colored).unwrap();
     assert!(colored.contains("\x1b[33m 61.0\x1b[0m") && colored.contains("\x1b[31minput-bound"), "{colored}");
     assert!(!plain.contains(&0x1b));

@@ -1,6 +1,6 @@
 //! The state of a live view: page, filter, order, and what keys do to them. Pure.
 
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use lossfeed_stats as stats;
 

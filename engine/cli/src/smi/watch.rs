@@ -5,11 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use crossterm::event::{self, Event, KeyEventKind};
+use crossterm::{cursor, execute, terminal};
 
 use super::draw::{Look, draw};
 use super::held::IdleSince;
 use super::judged::Window;
+use super::layout::Style;
+use super::print::line;
 use super::snapshot::Snapshot;
 use super::view::{Act, View};
 use super::{Taker, demo, exit, fields, show};
@@ -68,61 +71,82 @@ pub(crate) fn rounds(every_s: f64, count: Option<u64>, mut round: impl FnMut(u64
 type Take<'a> = &'a mut dyn FnMut() -> Snapshot;
 
 fn full_screen(args: &SmiArgs, every: Duration, stop: &AtomicBool, take: Take<'_>) -> io::Result<i32> {
-    // Also installs a panic hook that restores the terminal first.
-    let mut terminal = ratatui::try_init()?;
-    let ended = screens(&mut terminal, args, every, stop, take);
-    ratatui::try_restore()?;
+    let told = std::panic::take_hook();
+    // A panic's words belong on the screen from before.
+    std::panic::set_hook(Box::new(move |info| {
+        let _ = restore();
+        told(info);
+    }));
+    terminal::enable_raw_mode()?;
+    // What is wider than the terminal is cut.
+    let entered = execute!(io::stdout(), terminal::EnterAlternateScreen, terminal::DisableLineWrap, cursor::Hide);
+    let ended = entered.and_then(|()| screens(args, every, stop, take));
+    restore()?;
     ended
 }
 
-/// The screen as the view has it, `top` held where something is below.
-fn shown(snapshot: &Snapshot, view: &mut View, frame: &mut ratatui::Frame<'_>, (colored, ascii): (bool, bool)) {
-    let area = frame.area();
-    let footer = view.footer();
-    let look = Look { width: area.width.max(60), ascii, footer: &footer, page: view.page };
-    let mut screen = draw(&view.of(snapshot), look);
-    // A screen that has become shorter takes the scrolling back.
-    view.top = view.top.min(screen.area.height.saturating_sub(area.height.max(1)));
-    if !colored {
-        for cell in &mut screen.content {
-            cell.fg = ratatui::style::Color::Reset;
-        }
-    }
-    let target = frame.buffer_mut();
-    let rows = area.height.min(screen.area.height);
-    for y in 0..rows {
-        // The keys stay in sight: they are the last line of every screen.
-        let line = if y + 1 == rows { screen.area.height - 1 } else { y + view.top };
-        for x in 0..area.width.min(screen.area.width) {
-            if let (Some(to), Some(from)) = (target.cell_mut((x, y)), screen.cell((x, line))) {
-                *to = from.clone();
-            }
-        }
-    }
+/// The terminal as it was before the live screen.
+fn restore() -> io::Result<()> {
+    let raw = terminal::disable_raw_mode();
+    execute!(io::stdout(), cursor::Show, terminal::EnableLineWrap, terminal::LeaveAlternateScreen)?;
+    raw
 }
 
-fn screens(
-    terminal: &mut ratatui::DefaultTerminal,
-    args: &SmiArgs,
-    every: Duration,
-    stop: &AtomicBool,
-    take: Take<'_>,
-) -> io::Result<i32> {
+/// The lines of a terminal of `width` × `height`, as the view has them; `top` is held where something is below.
+fn shown(
+    snapshot: &Snapshot,
+    view: &mut View,
+    (width, height): (u16, u16),
+    (colored, ascii): (bool, bool),
+) -> Vec<String> {
+    let footer = view.footer();
+    let look = Look { width: width.max(60), ascii, footer: &footer, page: view.page };
+    let mut lines = draw(&view.of(snapshot), look);
+    let below = lines.len().saturating_sub(usize::from(height));
+    // A screen that has become shorter takes the scrolling back.
+    view.top = view.top.min(below.min(usize::from(u16::MAX)) as u16);
+    // The keys stay in sight: they are the last line of every screen.
+    let keys = lines.pop();
+    let rows = lines.into_iter().skip(view.top.into()).take(usize::from(height) - 1);
+    let style = |style| if colored || matches!(style, Style::Bold | Style::Dim) { style } else { Style::Plain };
+    rows.chain(keys).map(|cells| line(&cells, style)).collect()
+}
+
+/// Writes the lines that are not on the screen yet, all at once, and clears what is below them.
+fn put(lines: &[String], before: &[String], out: &mut impl Write) -> io::Result<()> {
+    let mut text = String::new();
+    for (y, line) in lines.iter().enumerate().filter(|&(y, line)| before.get(y) != Some(line)) {
+        text += &format!("\x1b[{};1H\x1b[2K{line}", y + 1);
+    }
+    if before.len() > lines.len() {
+        text += &format!("\x1b[{};1H\x1b[J", lines.len() + 1);
+    }
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+fn screens(args: &SmiArgs, every: Duration, stop: &AtomicBool, take: Take<'_>) -> io::Result<i32> {
     let look = (args.color.decide(Environment::of_stdout()), args.ascii || term::ascii());
     let mut snapshot = take();
     let mut taken = Instant::now();
-    let (mut view, mut height) = (View::default(), 1);
+    let (mut view, mut on_screen, mut size) = (View::default(), Vec::new(), (0, 0));
     loop {
-        terminal.draw(|frame| {
-            height = frame.area().height.max(1);
-            shown(&snapshot, &mut view, frame, look);
-        })?;
+        let (width, height) = terminal::size()?;
+        let (now, mut out) = ((width, height.max(1)), io::stdout().lock());
+        if now != size {
+            execute!(out, terminal::Clear(terminal::ClearType::All))?;
+            (size, on_screen) = (now, Vec::new());
+        }
+        let lines = shown(&snapshot, &mut view, size, look);
+        put(&lines, &on_screen, &mut out)?;
+        on_screen = lines;
+        drop(out);
         let left = if view.paused { Duration::MAX } else { every.saturating_sub(taken.elapsed()) };
         if event::poll(left.min(Duration::from_millis(200)))?
             && let Event::Key(key) = event::read()?
             && key.kind == KeyEventKind::Press
         {
-            match view.press(key, height) {
+            match view.press(key, size.1) {
                 Act::Quit => return Ok(0),
                 Act::Export => view.message = export(&view.of(&snapshot)),
                 Act::Draw => {}
@@ -253,5 +277,33 @@ mod tests {
             ended_on_a_terminal("signal", |child, _| rustix::process::kill_process(pid(child), signal).unwrap());
         }
         ended_on_a_terminal("key", |_, keyboard| keyboard.write_all(b"q").unwrap());
+    }
+
+    #[test]
+    fn a_low_terminal_keeps_the_keys_in_sight_and_scrolls_as_far_as_there_is_something() {
+        let (snapshot, mut view) = (demo::snapshot(600.0), View::default());
+        view.top = u16::MAX;
+        let lines = shown(&snapshot, &mut view, (80, 10), (true, true));
+        assert!(lines.len() == 10 && lines[9].contains("q quit"), "{lines:?}");
+        assert!((1..u16::MAX).contains(&view.top), "{}", view.top);
+        let mut whole = |colored| shown(&snapshot, &mut view, (80, 500), (colored, true));
+        let (colored, plain) = (whole(true), whole(false));
+        let colors = |lines: &[String]| lines.iter().filter(|line| line.contains("\x1b[3")).count();
+        assert!(colors(&colored) > 0 && colors(&plain) == 0 && plain.len() < 500, "{plain:?}");
+        assert_eq!(view.top, 0, "a screen that is whole is not scrolled");
+    }
+
+    #[test]
+    fn lines_are_written_once_and_what_is_below_them_goes() {
+        let written = |now: &str, before: &str| {
+            let [now, before] = [now, before].map(|text| text.chars().map(String::from).collect::<Vec<_>>());
+            let mut out = Vec::new();
+            put(&now, &before, &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(written("ab", ""), "\x1b[1;1H\x1b[2Ka\x1b[2;1H\x1b[2Kb");
+        assert_eq!(written("aXc", "abc"), "\x1b[2;1H\x1b[2KX");
+        assert_eq!(written("a", "abc"), "\x1b[2;1H\x1b[J");
+        assert_eq!(written("a", "a"), "");
     }
 }
