@@ -312,8 +312,7 @@ impl Engine {
     /// Whether losses are all that this run needs of a batch's scores: its importance is made of them (a rank is one
     /// of losses), and no journal writes down the rest.
     pub fn losses_suffice(&self) -> bool {
-        self.settings.journal.is_none()
-            && matches!(self.score_kind(), ScoreKind::Loss | ScoreKind::BatchRank | ScoreKind::Batch)
+        self.settings.journal.is_none() && self.score_kind().needs().is_none()
     }
 
     /// Credits per-sample losses you hold already; ranks are counted here.

@@ -5,12 +5,14 @@ mod cache_form;
 mod images;
 mod kept;
 mod node;
+mod score;
 mod workers;
 
 pub use beside::{BesidePart, BesideRole, BesideSettings, Stored};
 pub use cache_form::CacheForm;
 pub use images::{AugmentOf, AugmentSettings, CropOf, CropSettings, ImageSteps, JitterSettings, MixSettings};
 pub use node::NodeSettings;
+pub use score::{Column, ScoreKind};
 
 use crate::error::{Error, Result};
 use crate::policy::{self, Needs};
@@ -55,47 +57,6 @@ pub enum OnError {
     Skip,
     /// Another sample of the same batch takes the row, under its own id and weight; counted and listed.
     Substitute,
-}
-
-/// Which measurement becomes importance.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ScoreKind {
-    /// The per-sample loss.
-    Loss,
-    /// √(Σp² − 2p_y + 1), the gradient's norm at the logits (Katharopoulos & Fleuret 2018).
-    GradientNorm,
-    /// The entropy of the prediction.
-    Entropy,
-    /// ln(rank count + 10), SHADE's in-batch rank score. Its name was `rank`.
-    #[serde(alias = "rank")]
-    BatchRank,
-    /// The mean loss of the batch, one score for all of its samples: a control (BLS, arXiv 2604.04681).
-    Batch,
-}
-
-impl ScoreKind {
-    /// All of them.
-    pub const ALL: [Self; 5] = [Self::Loss, Self::GradientNorm, Self::Entropy, Self::BatchRank, Self::Batch];
-
-    /// The name users type.
-    pub fn name(self) -> &'static str {
-        match self {
-            ScoreKind::Loss => "loss",
-            ScoreKind::GradientNorm => "gradient_norm",
-            ScoreKind::Entropy => "entropy",
-            ScoreKind::BatchRank => "batch_rank",
-            ScoreKind::Batch => "batch",
-        }
-    }
-    /// The inverse of [`ScoreKind::name`]; `rank`, which old states and score files say, is `batch_rank`.
-    pub fn from_name(name: &str) -> Result<Self> {
-        let name = if name == "rank" { Self::BatchRank.name() } else { name };
-        Self::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
-            let names = Self::ALL.map(Self::name).join(", ");
-            Error::settings(format!("score {name:?} is unknown: use one of {names}"))
-        })
-    }
 }
 
 /// What becomes of a sample's pixels on their way into a batch; see [`lossfeed_kernels::image`].

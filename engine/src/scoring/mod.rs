@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::journal::Scored;
 use crate::loader::Ticket;
 use crate::sampler::random_belief;
-use crate::settings::ScoreKind;
+use crate::settings::{Column, ScoreKind};
 use crate::stats::Counters;
 use crate::types::SampleId;
 use lossfeed_sync::Mutex;
@@ -44,10 +44,10 @@ impl Measured<'_> {
 
 impl Measured<'_> {
     fn has(&self, kind: ScoreKind) -> bool {
-        match kind {
-            ScoreKind::Loss | ScoreKind::BatchRank | ScoreKind::Batch => true,
-            ScoreKind::GradientNorm => self.grad_norm.is_some(),
-            ScoreKind::Entropy => self.entropy.is_some(),
+        match kind.needs() {
+            None => true,
+            Some(Column::GradientNorm) => self.grad_norm.is_some(),
+            Some(Column::Entropy) => self.entropy.is_some(),
         }
     }
 }

@@ -11,9 +11,10 @@ import multiprocessing
 import multiprocessing.context
 import os
 import warnings
-from typing import Any
+from typing import Any, get_args
 
 from .. import _native
+from .._base import literals
 from .._base.checks import LONGEST_S, WORD, choice, did_you_mean, differs, flag, former, real, whole
 from .._base.errors import SettingsError, UsageError
 from .._base.memory import torch_loaded
@@ -224,7 +225,8 @@ def score(value: Any) -> str | None:
     if isinstance(value, str) and value == "rank":
         former("score='rank'", "score='batch_rank'")
         return "batch_rank"
-    return choice("score", value, "gradient_norm", "loss", "entropy", "batch_rank", "batch")
+    known: tuple[str, ...] = get_args(literals.Score)
+    return choice("score", value, *known)
 
 
 def scores(value: Any, score: Any) -> Any:

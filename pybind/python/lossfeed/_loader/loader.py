@@ -76,7 +76,7 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, LinearLosses, MadeAgain):
         seed: reproduces every order; the same on every rank. None: 0 with several ranks, else from torch's generator.
         generator: what the seed is drawn from, on one rank.
         sampler: ``"auto"`` with a cache; another name, a dict of name and options, or an object that gives ids.
-        score: what makes importance: ``"gradient_norm"``, ``"loss"``, ``"entropy"`` or ``"batch_rank"``. None chooses.
+        score: the measurement that makes importance, as ``"loss"``; :class:`Sampling` has all. None chooses.
         scores: ``"batch"``: one score for a batch, the mean of its losses: a control.
         smoothing: weight of the old importance when a new score comes, from 0 to below 1.
         score_file: a file that keeps importances for the next run. Several ranks: ``{rank}`` in its name.
