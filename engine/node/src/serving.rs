@@ -66,29 +66,7 @@ impl Owner {
                 peer.file_out = Some(self.arena.file().try_clone_to_owned().map_err(|e| e.to_string())?);
                 peer.out.extend(frame(kind::WELCOME, &[&id, &bytes, &fetched_in_us.to_le_bytes()]));
             }
-            Message::Ask(keys) => {
-                let at = begin(&mut peer.out, kind::FOUND);
-                peer.out.extend_from_slice(&self.books.used().to_le_bytes());
-                peer.out.reserve(20 * keys.len());
-                let mut hit_bytes = 0;
-                for key in &keys {
-                    self.adopt(key);
-                    let (offset, bytes, crc) = match self.books.lease(key) {
-                        Some((slot, resident)) => {
-                            peer.leases.push(slot);
-                            (self.arena.offset(resident.at), resident.bytes, resident.crc)
-                        }
-                        None => (0, 0, 0),
-                    };
-                    hit_bytes += bytes;
-                    peer.out.extend_from_slice(&offset.to_le_bytes());
-                    peer.out.extend_from_slice(&bytes.to_le_bytes());
-                    peer.out.extend_from_slice(&crc.to_le_bytes());
-                }
-                let hits = peer.leases.len();
-                self.books.count(peer.member, hits as u64, hit_bytes, (keys.len() - hits) as u64);
-                finish(&mut peer.out, at);
-            }
+            Message::Ask(keys) => self.find(peer, &keys),
             Message::Claim { wait, keys } => {
                 if wait {
                     self.news |= self.flights.end(number);
@@ -143,6 +121,31 @@ impl Owner {
             }
         }
         Ok(())
+    }
+
+    /// Leases the samples that are here to the peer, and tells it where each is.
+    fn find(&mut self, peer: &mut Peer, keys: &[Key]) {
+        let at = begin(&mut peer.out, kind::FOUND);
+        peer.out.extend_from_slice(&self.books.used().to_le_bytes());
+        peer.out.reserve(20 * keys.len());
+        let mut hit_bytes = 0;
+        for key in keys {
+            self.adopt(key);
+            let (offset, bytes, crc) = match self.books.lease(key) {
+                Some((slot, resident)) => {
+                    peer.leases.push(slot);
+                    (self.arena.offset(resident.at), resident.bytes, resident.crc)
+                }
+                None => (0, 0, 0),
+            };
+            hit_bytes += bytes;
+            peer.out.extend_from_slice(&offset.to_le_bytes());
+            peer.out.extend_from_slice(&bytes.to_le_bytes());
+            peer.out.extend_from_slice(&crc.to_le_bytes());
+        }
+        let hits = peer.leases.len();
+        self.books.count(peer.member, hits as u64, hit_bytes, (keys.len() - hits) as u64);
+        finish(&mut peer.out, at);
     }
 
     fn whose(&mut self, number: u64, keys: &[Key]) -> Vec<u8> {

@@ -22,7 +22,7 @@ use crate::process::Process;
 use crate::sampler::{self, Batches, Block, Blocks, Circumstances, EpochSize, Pace, Sampler, SamplerSettings};
 use crate::scoring::Scale;
 use crate::settings::{CacheForm, CopyPath, ImageSteps, OnError, Settings};
-use crate::source::{Decisions, News, NodeTier, Source, decoded, on_node};
+use crate::source::{Decisions, Decoder, News, NodeTier, Source, decoded, on_node};
 use crate::staging::{BatchLayout, SlotPool};
 use crate::stats::{Counters, Identity, Publisher};
 use crate::tune::lead::Lead;
@@ -127,6 +127,39 @@ fn chosen(dataset: &Dataset, settings: Settings) -> Result<(Settings, Left)> {
     Ok((Settings { sampler, ..settings }, Left { awaits_weights, pace }))
 }
 
+/// Masks and boxes, for a dataset whose images are not resized when they are opened.
+fn beside(settings: &Settings, steps: &ImageSteps, decoder: Option<&Decoder>) -> Result<Option<Beside>> {
+    let Some(beside) = &settings.beside else { return Ok(None) };
+    let decoder = decoder.filter(|decoder| !decoder.resizes()).ok_or_else(|| {
+        Error::settings(
+            "masks= and boxes= need images as they are stored: open the dataset without resize= and crop=, and give \
+             them to the ImageTransform",
+        )
+    })?;
+    Beside::new(beside, steps.crop, decoder.size()).map(Some)
+}
+
+/// The stats page, if there is to be one.
+fn publisher(
+    settings: &Settings,
+    policy_name: &'static str,
+    feed: &Feed,
+    device: &dyn Device,
+    counters: Arc<Counters>,
+) -> Option<Publisher> {
+    let processors = std::thread::available_parallelism().map_or(0, |n| n.get() as u64);
+    Counters::set(&counters.processors, processors);
+    Counters::set(&counters.cache_most_bytes, settings.cache_bytes);
+    if !settings.stats {
+        return None;
+    }
+    let bytes = feed.records.total_footprint();
+    Counters::set(&counters.dataset_bytes, if bytes == u64::MAX { 0 } else { bytes });
+    let started = Publisher::start(identity(settings, policy_name, feed, device), counters);
+    // A run must not fail because nobody can watch it.
+    started.inspect_err(|e| tracing::warn!("no stats page: {e}")).ok()
+}
+
 /// An engine to be: nothing stands against it but that memory may be short. It holds none of that memory yet.
 struct Checked {
     dataset: Dataset,
@@ -209,18 +242,7 @@ impl Checked {
         let Dataset { source, decoder } = dataset;
         // What is kept decoded has one size already, and what a dataset makes one size is cropped of that.
         let own_size = records.encoded() && decoder.as_ref().is_some_and(|decoder| !decoder.resizes());
-        let beside = match &settings.beside {
-            None => None,
-            Some(beside) => {
-                let decoder = decoder.as_ref().filter(|decoder| !decoder.resizes()).ok_or_else(|| {
-                    Error::settings(
-                        "masks= and boxes= need images as they are stored: open the dataset without resize= and \
-                        crop=, and give them to the ImageTransform",
-                    )
-                })?;
-                Some(Beside::new(beside, steps.crop, decoder.size())?)
-            }
-        };
+        let beside = beside(&settings, &steps, decoder.as_ref())?;
         let images = steps.any().then(|| Images::new(steps, own_size, settings.rank));
         let feed = Feed {
             read_ahead,
@@ -241,17 +263,7 @@ impl Checked {
             in_place: copy_choice.path != CopyPath::Gathered,
             bad: BadSamples::default(),
         };
-        let processors = std::thread::available_parallelism().map_or(0, |n| n.get() as u64);
-        Counters::set(&counters.processors, processors);
-        Counters::set(&counters.cache_most_bytes, settings.cache_bytes);
-        if settings.stats {
-            let bytes = feed.records.total_footprint();
-            Counters::set(&counters.dataset_bytes, if bytes == u64::MAX { 0 } else { bytes });
-        }
-        let publisher =
-            settings.stats.then(|| Publisher::start(identity(&settings, policy_name, &feed, &*device), counters));
-        // A run must not fail because nobody can watch it.
-        let publisher = publisher.and_then(|p| p.inspect_err(|e| tracing::warn!("no stats page: {e}")).ok());
+        let publisher = publisher(&settings, policy_name, &feed, &*device, counters);
         feed.source.tell(News::Listener(&decisions));
         let feed = Arc::new(feed);
         if let Some(publisher) = &publisher {

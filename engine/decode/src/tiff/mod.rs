@@ -80,95 +80,139 @@ struct Tiff<'a> {
     head: Head,
 }
 
-impl<'a> Tiff<'a> {
-    fn open(encoded: &'a [u8]) -> Result<Self> {
-        let cut = || broken(FORMAT.name, encoded).because("its tags end beyond the file");
-        let refused = |why: String| not_read(FORMAT.name, encoded, &why);
-        let tags = Directory::read(encoded).ok_or_else(cut)?;
-        let value = |tag, or| tags.value(tag, or).ok_or_else(cut);
-        let values = |tag| tags.values(tag).ok_or_else(cut);
-        let side = |tag, or: usize| Ok::<_, Error>(usize::try_from(value(tag, or as u64)?).unwrap_or(usize::MAX));
-        let (width, height) = (side(256, 0)?, side(257, 0)?);
-        let coding = Coding::of(value(259, 1)?).map_err(|name| refused(format!("its pixels are coded by {name}")))?;
-        let photometric = value(262, 0)?;
+/// An image's tags, whose values are refused by what they are.
+struct Tags<'a> {
+    encoded: &'a [u8],
+    directory: Directory<'a>,
+}
+
+impl<'a> Tags<'a> {
+    fn read(encoded: &'a [u8]) -> Result<Self> {
+        let directory = Directory::read(encoded).ok_or_else(|| cut(encoded))?;
+        Ok(Self { encoded, directory })
+    }
+
+    fn value(&self, tag: u64, or: u64) -> Result<u64> {
+        self.directory.value(tag, or).ok_or_else(|| cut(self.encoded))
+    }
+
+    fn values(&self, tag: u64) -> Result<Vec<u64>> {
+        self.directory.values(tag).ok_or_else(|| cut(self.encoded))
+    }
+
+    fn side(&self, tag: u64, or: usize) -> Result<usize> {
+        Ok(usize::try_from(self.value(tag, or as u64)?).unwrap_or(usize::MAX))
+    }
+
+    fn refused<T>(&self, why: &str) -> Result<T> {
+        Err(not_read(FORMAT.name, self.encoded, why))
+    }
+}
+
+fn cut(encoded: &[u8]) -> Error {
+    broken(FORMAT.name, encoded).because("its tags end beyond the file")
+}
+
+/// The samples that a pixel has.
+struct Samples {
+    colors: Colors,
+    inverted: bool,
+    count: usize,
+    bits: usize,
+    /// See [`Tiff::wanted`].
+    wanted: Vec<usize>,
+    multiplied: bool,
+}
+
+impl Samples {
+    fn of(tags: &Tags<'_>) -> Result<Self> {
+        let photometric = tags.value(262, 0)?;
         let colors = match photometric {
             0 | 1 => Colors::Gray,
             2 => Colors::Rgb,
             5 => Colors::Cmyk,
-            3 => return Err(refused("its pixels index a palette".to_owned())),
-            6 => return Err(refused("its colours are YCbCr".to_owned())),
-            8..=10 => return Err(refused("its colours are Lab".to_owned())),
-            other => return Err(refused(format!("its colours are of an unknown kind ({other})"))),
+            3 => return tags.refused("its pixels index a palette"),
+            6 => return tags.refused("its colours are YCbCr"),
+            8..=10 => return tags.refused("its colours are Lab"),
+            other => return tags.refused(&format!("its colours are of an unknown kind ({other})")),
         };
-        let samples = side(277, 1)?;
-        let extras = values(338)?;
+        let count = tags.side(277, 1)?;
+        let extras = tags.values(338)?;
         let most = if colors == Colors::Gray { 2 } else { SAMPLES_MAX };
-        if !(colors.samples()..=most).contains(&samples) {
-            return Err(refused(format!("its pixels have {samples} samples and {} colours", colors.samples())));
+        if !(colors.samples()..=most).contains(&count) {
+            return tags.refused(&format!("its pixels have {count} samples and {} colours", colors.samples()));
         }
-        let depths = values(258)?;
+        let depths = tags.values(258)?;
         let bits = depths.first().copied().unwrap_or(1);
-        if depths.iter().take(samples).any(|&other| other != bits) {
-            return Err(refused("its samples have different numbers of bits".to_owned()));
+        if depths.iter().take(count).any(|&other| other != bits) {
+            return tags.refused("its samples have different numbers of bits");
         }
         let bits = match (bits, colors) {
             (8 | 16, _) => bits as usize,
-            (1 | 2 | 4, Colors::Gray) if samples == 1 => bits as usize,
-            _ => return Err(refused(format!("its samples have {bits} bits"))),
+            (1 | 2 | 4, Colors::Gray) if count == 1 => bits as usize,
+            _ => return tags.refused(&format!("its samples have {bits} bits")),
         };
         // 1 stands for unsigned whole numbers.
-        if let Some(other) = values(339)?.into_iter().find(|&format| format != 1) {
-            return Err(refused(format!("its samples are not unsigned integers (sample format {other})")));
+        if let Some(other) = tags.values(339)?.into_iter().find(|&format| format != 1) {
+            return tags.refused(&format!("its samples are not unsigned integers (sample format {other})"));
         }
         // Of those beside the colours, 1 stands for an alpha that the colours are multiplied by.
-        let alpha = extras.iter().take(samples - colors.samples()).position(|&extra| extra == 1);
-        let mut wanted: Vec<usize> = (0..colors.samples()).collect();
-        match alpha {
-            Some(_) if colors == Colors::Cmyk => {
-                return Err(refused("its inks are multiplied by an alpha".to_owned()));
-            }
-            Some(at) => wanted.push(colors.samples() + at),
-            None => {}
+        let alpha = extras.iter().take(count - colors.samples()).position(|&extra| extra == 1);
+        if alpha.is_some() && colors == Colors::Cmyk {
+            return tags.refused("its inks are multiplied by an alpha");
         }
-        let apart = value(284, 1)? == 2 && samples > 1;
-        let together = if apart { 1 } else { samples };
-        let differences = match (coding, value(317, 1)?) {
+        let wanted = (0..colors.samples()).chain(alpha.map(|at| colors.samples() + at)).collect();
+        Ok(Self { colors, inverted: photometric == 0, count, bits, wanted, multiplied: alpha.is_some() })
+    }
+}
+
+impl<'a> Tiff<'a> {
+    fn open(encoded: &'a [u8]) -> Result<Self> {
+        let tags = Tags::read(encoded)?;
+        let (width, height) = (tags.side(256, 0)?, tags.side(257, 0)?);
+        let coding = match Coding::of(tags.value(259, 1)?) {
+            Ok(coding) => coding,
+            Err(name) => return tags.refused(&format!("its pixels are coded by {name}")),
+        };
+        let Samples { colors, inverted, count, bits, wanted, multiplied } = Samples::of(&tags)?;
+        let apart = tags.value(284, 1)? == 2 && count > 1;
+        let together = if apart { 1 } else { count };
+        let differences = match (coding, tags.value(317, 1)?) {
             (Coding::Lzw | Coding::Deflate, 2) if bits >= 8 => true,
             (Coding::Lzw | Coding::Deflate, other @ 2..) => {
-                return Err(refused(format!(
-                    "its samples of {bits} bits are predicted from others (predictor {other})"
-                )));
+                return tags
+                    .refused(&format!("its samples of {bits} bits are predicted from others (predictor {other})"));
             }
             _ => false,
         };
         if coding == Coding::Fax && (bits != 1 || width > usize::from(u16::MAX)) {
-            return Err(refused(format!("{width} samples of {bits} bits a row are coded by CCITT group 4")));
+            return tags.refused(&format!("{width} samples of {bits} bits a row are coded by CCITT group 4"));
         }
-        let tiled = !values(324)?.is_empty();
+        let tiled = !tags.values(324)?.is_empty();
         let (part, offsets, lengths) = if tiled {
-            ([side(323, 0)?, side(322, 0)?], values(324)?, values(325)?)
+            ([tags.side(323, 0)?, tags.side(322, 0)?], tags.values(324)?, tags.values(325)?)
         } else {
-            let rows = side(278, height)?;
-            ([if rows == 0 { height } else { rows.min(height) }, width], values(273)?, values(279)?)
+            let rows = tags.side(278, height)?;
+            ([if rows == 0 { height } else { rows.min(height) }, width], tags.values(273)?, tags.values(279)?)
         };
         if height > 0 && width > 0 && part.contains(&0) {
             return Err(broken(FORMAT.name, encoded).because("its tiles have no pixels"));
         }
-        let orientation = value(274, 1)?;
+        let orientation = tags.value(274, 1)?;
         let [shown_height, shown_width] = if matches!(orientation, 5..=8) { [width, height] } else { [height, width] };
         let head = Head { height: shown_height, width: shown_width, color: colors != Colors::Gray };
         Ok(Self {
             encoded,
-            little: tags.little,
+            little: tags.directory.little,
             coding,
             colors,
-            inverted: photometric == 0,
+            inverted,
             bits,
-            multiplied: alpha.is_some(),
+            multiplied,
             wanted,
             together,
             differences,
-            lowest_first: value(266, 1)? == 2,
+            lowest_first: tags.value(266, 1)? == 2,
             part,
             tiled,
             offsets,

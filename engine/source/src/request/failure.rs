@@ -189,104 +189,96 @@ fn in_words(e: object_store::Error, what: &str, maker: Maker) -> Failure {
         return if *passes { Failure::silence(error) } else { Failure::Final(error) };
     }
     if let Some(refused) = cause::<Refused>(&e) {
-        let (status, retry_after) = (refused.status, refused.retry_after);
-        if status == 501 || status == 405 {
-            let error = format!(
-                "{what}: the server does not do this ({status}): a plain web server lists nothing, name its files"
-            );
-            return Failure::Final(Error::unreadable(error).because(e));
-        }
-        if status >= 500 || status == 429 || status == 408 {
-            let error = Error::outage(format!("{what}: the store does not serve ({status})")).because(e);
-            return Failure::Outage { error, answered: true, retry_after };
-        }
-        if (300..400).contains(&status) {
-            return Failure::Final(
-                Error::unreadable(format!("{what} is elsewhere ({status}): check the URL, region and endpoint"))
-                    .because(e),
-            );
-        }
-        if status == 400 && maker == Maker::Cloud(Access::Signed) {
-            return Failure::Final(Error::outage(format!("{what} {}", Access::Signed.refused())).because(e));
-        }
-        let code = code(&refused.body);
-        if ARCHIVED.contains(&code) {
-            return Failure::Final(
-                Error::unreadable(format!(
-                    "{what} is archived (storage class GLACIER, DEEP_ARCHIVE or alike) and cannot be read where it is: restore it, or \
-                     copy it to another storage class"
-                ))
-                .because(e),
-            );
-        }
-        if code == CLOCK || (matches!(status, 401 | 403) && refused.clock_ahead_s.abs() >= CLOCK_OFF_S) {
-            let (off, side) =
-                (refused.clock_ahead_s.abs(), if refused.clock_ahead_s > 0 { "ahead of" } else { "behind" });
-            let off =
-                if off >= CLOCK_OFF_S { format!("{} minutes {side} the store's", off / 60) } else { "off".to_owned() };
-            let error = format!("{what} was refused ({status}): this machine's clock is {off}; set it right (NTP)");
-            return Failure::Final(Error::outage(error).because(e));
-        }
-        if status == 404 {
-            return Failure::Final(Error::unreadable(format!("{what} does not exist: check the URL")).because(e));
-        }
-        if ENDED.contains(&code) {
-            return Failure::Final(Error::outage(format!("{what} {ENDED_REMEDY}")).because(e));
-        }
-        if let (401 | 403, Maker::Cloud(access)) = (status, maker) {
-            return Failure::Final(Error::unreadable(format!("{what} {}", access.refused())).because(e));
-        }
-        // The answer to HEAD has no words that would tell.
-        let or_ended = if status == 400 && maker == Maker::Cloud(Access::Keys) && refused.body.is_empty() {
-            ", and whether the credentials' session token has ended"
-        } else {
-            ""
-        };
-        return Failure::Again(
-            Error::unreadable(format!("{what} was refused ({status}): check the URL and the store options{or_ended}"))
-                .because(e),
-        );
+        return of_status(refused, what, maker).because(e);
     }
     #[cfg(feature = "cloud")]
     if let Some(contradiction) = cause::<crate::request::pages::Contradiction>(&e) {
         return Failure::Final(incomplete(what, &contradiction.to_string()));
     }
-    let transport = transport(&e);
+    without_answer(&e, what, maker).because(e)
+}
+
+/// The failure that an answer's status, code and clock stand for.
+fn of_status(refused: &Refused, what: &str, maker: Maker) -> Failure {
+    let Refused { status, retry_after, ref body, clock_ahead_s } = *refused;
+    let unreadable = |words: String| Failure::Final(Error::unreadable(words));
+    let outage = |words: String| Failure::Final(Error::outage(words));
+    if status == 501 || status == 405 {
+        return unreadable(format!(
+            "{what}: the server does not do this ({status}): a plain web server lists nothing, name its files"
+        ));
+    }
+    if status >= 500 || status == 429 || status == 408 {
+        let error = Error::outage(format!("{what}: the store does not serve ({status})"));
+        return Failure::Outage { error, answered: true, retry_after };
+    }
+    if (300..400).contains(&status) {
+        return unreadable(format!("{what} is elsewhere ({status}): check the URL, region and endpoint"));
+    }
+    if status == 400 && maker == Maker::Cloud(Access::Signed) {
+        return outage(format!("{what} {}", Access::Signed.refused()));
+    }
+    let code = code(body);
+    if ARCHIVED.contains(&code) {
+        return unreadable(format!(
+            "{what} is archived (storage class GLACIER, DEEP_ARCHIVE or alike) and cannot be read where it is: restore it, or \
+             copy it to another storage class"
+        ));
+    }
+    if code == CLOCK || (matches!(status, 401 | 403) && clock_ahead_s.abs() >= CLOCK_OFF_S) {
+        let (off, side) = (clock_ahead_s.abs(), if clock_ahead_s > 0 { "ahead of" } else { "behind" });
+        let off =
+            if off >= CLOCK_OFF_S { format!("{} minutes {side} the store's", off / 60) } else { "off".to_owned() };
+        return outage(format!("{what} was refused ({status}): this machine's clock is {off}; set it right (NTP)"));
+    }
+    if status == 404 {
+        return unreadable(format!("{what} does not exist: check the URL"));
+    }
+    if ENDED.contains(&code) {
+        return outage(format!("{what} {ENDED_REMEDY}"));
+    }
+    if let (401 | 403, Maker::Cloud(access)) = (status, maker) {
+        return unreadable(format!("{what} {}", access.refused()));
+    }
+    // The answer to HEAD has no words that would tell.
+    let or_ended = if status == 400 && maker == Maker::Cloud(Access::Keys) && body.is_empty() {
+        ", and whether the credentials' session token has ended"
+    } else {
+        ""
+    };
+    let words = format!("{what} was refused ({status}): check the URL and the store options{or_ended}");
+    Failure::Again(Error::unreadable(words))
+}
+
+/// The failure of a request that got no answer, or none that makes sense.
+fn without_answer(e: &object_store::Error, what: &str, maker: Maker) -> Failure {
+    let transport = transport(e);
     let has = |words: &[&str]| transport.as_ref().is_some_and(|text| words.iter().any(|w| text.contains(w)));
     if has(&["certificate", "UnknownIssuer", "CertExpired", "CertNotValid"]) {
-        return Failure::Final(
-            Error::unreadable(format!(
-                "{what} was not read: the store's certificate is not accepted; add its issuer's certificate to those of this machine (or name \
-                 it in SSL_CERT_FILE), check the clock and the host's name"
-            ))
-            .because(e),
-        );
+        return Failure::Final(Error::unreadable(format!(
+            "{what} was not read: the store's certificate is not accepted; add its issuer's certificate to those of this machine (or name \
+             it in SSL_CERT_FILE), check the clock and the host's name"
+        )));
     }
     if has(&["redirect"]) {
-        return Failure::Again(
-            Error::unreadable(format!("{what} leads from one URL to the next and back: check the URL")).because(e),
-        );
+        let words = format!("{what} leads from one URL to the next and back: check the URL");
+        return Failure::Again(Error::unreadable(words));
     }
     if has(&["corrupt message", "TLS", "tls", "handshake", "fatal alert"]) {
-        return Failure::silence(
-            Error::outage(format!("{what} was not read: no TLS could be agreed on; does this port speak https?"))
-                .because(e),
-        );
+        let words = format!("{what} was not read: no TLS could be agreed on; does this port speak https?");
+        return Failure::silence(Error::outage(words));
     }
     if ASKS_FOR_CREDENTIALS.iter().any(|words| e.to_string().contains(words)) {
-        return Failure::Final(
-            Error::unreadable(format!(
-                "{what} was not asked for: no credentials were found (store_options, environment, profile, this machine's role); set \
-                 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give store_options={{\"skip_signature\": \"true\"}} for what \
-                 is public"
-            ))
-            .because(e),
-        );
+        return Failure::Final(Error::unreadable(format!(
+            "{what} was not asked for: no credentials were found (store_options, environment, profile, this machine's role); set \
+             AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give store_options={{\"skip_signature\": \"true\"}} for what \
+             is public"
+        )));
     }
     if matches!(maker, Maker::Cloud(_)) && transport.is_none() {
-        return Failure::Again(Error::unreadable(format!("{what}: the store's answer makes no sense")).because(e));
+        return Failure::Again(Error::unreadable(format!("{what}: the store's answer makes no sense")));
     }
-    Failure::silence(Error::outage(format!("{what} could not be read from the store")).because(e))
+    Failure::silence(Error::outage(format!("{what} could not be read from the store")))
 }
 
 /// The error of a listing that may lack objects, or have some twice.

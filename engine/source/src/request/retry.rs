@@ -58,6 +58,17 @@ impl Failure {
     pub(crate) fn silence(error: Error) -> Self {
         Self::Outage { error, answered: false, retry_after: None }
     }
+
+    /// The same, with its cause.
+    pub(crate) fn because(self, cause: impl std::error::Error + Send + Sync + 'static) -> Self {
+        match self {
+            Self::Outage { error, answered, retry_after } => {
+                Self::Outage { error: error.because(cause), answered, retry_after }
+            }
+            Self::Again(error) => Self::Again(error.because(cause)),
+            Self::Final(error) => Self::Final(error.because(cause)),
+        }
+    }
 }
 
 /// A store's health, as all its requests see it.

@@ -151,85 +151,116 @@ fn endpoint_of(service: &str, section: &Section, files: &Profiles, asked: &Asked
 
 fn of_profile(name: &str, files: &Profiles, asked: &Asked<'_>, above: &mut Vec<String>) -> Result<Option<Plan>> {
     let Some(section) = files.profiles.get(name) else { return Ok(None) };
-    let value = |key: &str| section.get(key).filter(|value| !value.is_empty()).cloned();
-    let wrong = |what: String| Error::settings(format!("AWS's profile {name:?} {what}"));
-    let region = value("region").map(|region| a_region(&region)).transpose()?;
-    if let Some(arn) = value("role_arn") {
-        let session_name = value("role_session_name");
-        if let Some(file) = value("web_identity_token_file") {
+    let profile = Profile { name, section };
+    let region = profile.region()?;
+    if let Some(arn) = profile.value("role_arn") {
+        return profile.role(arn, region, files, asked, above).map(Some);
+    }
+    if profile.value("sso_session").is_some() || profile.value("sso_start_url").is_some() {
+        return profile.session(files).map(Some);
+    }
+    if let Some(keys) = keys_of(name, section)? {
+        return Ok(Some(keys));
+    }
+    Ok(profile.value("credential_process").map(Plan::Process))
+}
+
+/// A profile under its name.
+struct Profile<'a> {
+    name: &'a str,
+    section: &'a Section,
+}
+
+impl Profile<'_> {
+    fn value(&self, key: &str) -> Option<String> {
+        self.section.get(key).filter(|value| !value.is_empty()).cloned()
+    }
+
+    fn wrong(&self, what: &str) -> Error {
+        Error::settings(format!("AWS's profile {:?} {what}", self.name))
+    }
+
+    fn region(&self) -> Result<Option<String>> {
+        self.value("region").map(|region| a_region(&region)).transpose()
+    }
+
+    /// The role that it takes on: with a token in a file, or by the credentials of another profile or of this machine.
+    fn role(
+        &self,
+        arn: String,
+        region: Option<String>,
+        files: &Profiles,
+        asked: &Asked<'_>,
+        above: &mut Vec<String>,
+    ) -> Result<Plan> {
+        let session_name = self.value("role_session_name");
+        if let Some(file) = self.value("web_identity_token_file") {
             let mut settings = vec![("web_identity_token_file", file), ("role_arn", arn)];
             settings.extend(session_name.map(|name| ("role_session_name", name)));
             settings.extend(region.map(|region| ("region", region)));
-            return Ok(Some(Plan::Client(settings)));
+            return Ok(Plan::Client(settings));
         }
-        if value("mfa_serial").is_some() {
-            return Err(wrong(
+        if self.value("mfa_serial").is_some() {
+            return Err(self.wrong(
                 "wants a code of a device (mfa_serial), which nobody can enter here: take keys that have seen one (aws sts \
-                 get-session-token), or a credential_process"
-                    .to_owned(),
+                 get-session-token), or a credential_process",
             ));
         }
-        above.push(name.to_owned());
-        let from = match (value("source_profile"), value("credential_source")) {
-            (Some(source), None) if source == name => keys_of(name, section)?,
+        above.push(self.name.to_owned());
+        let from = match (self.value("source_profile"), self.value("credential_source")) {
+            (Some(source), None) if source == self.name => keys_of(self.name, self.section)?,
             (Some(source), None) if above.contains(&source) || above.len() > ROLES_MAX => {
                 above.push(source);
-                return Err(wrong(format!("takes its credentials from itself: {}", above.join(" from "))));
+                return Err(self.wrong(&format!("takes its credentials from itself: {}", above.join(" from "))));
             }
             (Some(source), None) => of_profile(&source, files, asked, above)?,
             (None, Some(source)) => Some(of_source(&source, asked).ok_or_else(|| {
-                wrong(format!(
+                self.wrong(&format!(
                     "has credential_source = {source}, and there is nothing of the kind: it may be Environment (with keys \
                      there), Ec2InstanceMetadata or EcsContainer"
                 ))
             })?),
             (Some(_), Some(_)) => {
-                return Err(wrong("has both source_profile and credential_source: leave one out".to_owned()));
+                return Err(self.wrong("has both source_profile and credential_source: leave one out"));
             }
             (None, None) => {
-                return Err(wrong(
-                    "has a role_arn and nothing to assume it with: add source_profile or credential_source".to_owned(),
-                ));
+                let words = "has a role_arn and nothing to assume it with: add source_profile or credential_source";
+                return Err(self.wrong(words));
             }
         };
         let from = from.ok_or_else(|| {
-            let source = value("source_profile").unwrap_or_default();
-            wrong(format!("takes its credentials from the profile {source:?}, which is not there or has none"))
+            let source = self.value("source_profile").unwrap_or_default();
+            self.wrong(&format!("takes its credentials from the profile {source:?}, which is not there or has none"))
         })?;
-        let role = Role {
-            arn,
-            session_name,
-            external_id: value("external_id"),
-            duration_s: value("duration_seconds"),
-            region,
-        };
-        return Ok(Some(Plan::Role(role, Box::new(from))));
+        let (external_id, duration_s) = (self.value("external_id"), self.value("duration_seconds"));
+        Ok(Plan::Role(Role { arn, session_name, external_id, duration_s, region }, Box::new(from)))
     }
-    let (session, start_url) = (value("sso_session"), value("sso_start_url"));
-    if session.is_some() || start_url.is_some() {
-        let of_session = match &session {
-            None => None,
-            Some(session) => Some(files.sessions.get(session).ok_or_else(|| {
-                wrong(format!(
+
+    /// The login by IAM Identity Center that it names.
+    fn session(&self, files: &Profiles) -> Result<Plan> {
+        let session = self.value("sso_session");
+        let of_session = session.as_ref().map(|session| {
+            files.sessions.get(session).ok_or_else(|| {
+                self.wrong(&format!(
                     "names the sso_session {session:?}, which is not in AWS's config file: add [sso-session {session}]"
                 ))
-            })?),
+            })
+        });
+        let region = of_session.transpose()?.and_then(|session| session.get("sso_region")).cloned();
+        let needed = |key: &str, value: Option<String>| {
+            value.ok_or_else(|| {
+                self.wrong(&format!("logs in by IAM Identity Center and has no {key}: run aws configure sso"))
+            })
         };
-        let region = of_session.and_then(|session| session.get("sso_region")).cloned().or_else(|| value("sso_region"));
-        let lacks =
-            |key: &str| wrong(format!("logs in by IAM Identity Center and has no {key}: run aws configure sso"));
-        return Ok(Some(Plan::Session(Session {
-            cached_as: session.or(start_url).unwrap_or_default(),
-            region: a_region(&region.ok_or_else(|| lacks("sso_region"))?)?,
-            account: value("sso_account_id").ok_or_else(|| lacks("sso_account_id"))?,
-            role: value("sso_role_name").ok_or_else(|| lacks("sso_role_name"))?,
-            profile: name.to_owned(),
-        })));
+        let own = |key: &str| needed(key, self.value(key));
+        Ok(Plan::Session(Session {
+            region: a_region(&needed("sso_region", region.or_else(|| self.value("sso_region")))?)?,
+            cached_as: session.or_else(|| self.value("sso_start_url")).unwrap_or_default(),
+            account: own("sso_account_id")?,
+            role: own("sso_role_name")?,
+            profile: self.name.to_owned(),
+        }))
     }
-    if let Some(keys) = keys_of(name, section)? {
-        return Ok(Some(keys));
-    }
-    Ok(value("credential_process").map(Plan::Process))
 }
 
 /// The keys that a profile itself has.
