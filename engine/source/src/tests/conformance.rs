@@ -1,6 +1,6 @@
 //! What every source and every tier promises, held against a naive twin: the samples as they were made.
 //!
-//! A new source or tier is added to the lists here or in `conformance_kinds_tests.rs`, and is asked what the loader may
+//! A new source or tier is added to the lists here or in `conformance_kinds.rs`, and is asked what the loader may
 //! ask it: any samples in any order, by several threads, by somebody who stops or has had enough, and while its store
 //! or its disk fails.
 

@@ -1,4 +1,4 @@
-//! The kinds of sources beside folders and shards that keep the promises of `conformance_tests.rs`: rows in files,
+//! The kinds of sources beside folders and shards that keep the promises of `conformance.rs`: rows in files,
 //! Parquet, and shards behind web servers and stores.
 
 use std::fs;
