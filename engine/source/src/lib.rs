@@ -1,7 +1,7 @@
 //! Where lossfeed's samples come from: a dataset's bytes and labels, read on demand and by id.
 //!
-//! A [`Source`] hands out samples as they are stored; a [`Decoder`] (`lossfeed-decode`) turns encoded images into pixels.
-//! [`open`] makes a source of a path or URL. Folders, each of which may use those above it:
+//! A [`Source`] hands out samples as they are stored; a [`Decoder`] (`lossfeed-decode`) turns encoded images into
+//! pixels. [`open`] makes a source of a path or URL. Folders, each of which may use those above it:
 //!
 //! ```text
 //! sample/   the trait [`Source`], and what samples are made of

@@ -11,8 +11,8 @@ pub(super) fn text(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Writes the lines without trailing blanks, and flushes: a reader at the other end of a pipe must not wait for the next
-/// screen to see this one.
+/// Writes the lines without trailing blanks, and flushes: a reader at the other end of a pipe must not wait for the
+/// next screen to see this one.
 pub(super) fn print(out: &mut impl Write, lines: &[Vec<Cell>], color: bool) -> io::Result<()> {
     for cells in lines {
         writeln!(out, "{}", line(cells, |style| if color { style } else { Style::Plain }).trim_end())?;

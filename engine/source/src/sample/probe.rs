@@ -14,8 +14,8 @@ const PROBES: usize = 16;
 /// A decoder for `source`, whose shape is what `resize` makes or that of the first image that decodes.
 ///
 /// # Errors
-/// `Usage` for a source of rows; `Settings` for a resize of 0 or beyond [`MAX_PIXELS`](crate::MAX_PIXELS); `Sample` when
-/// none of the first 16 samples decodes.
+/// `Usage` for a source of rows; `Settings` for a resize of 0 or beyond [`MAX_PIXELS`](crate::MAX_PIXELS); `Sample`
+/// when none of the first 16 samples decodes.
 pub fn decoder_of(source: &dyn Source, mode: ImageMode, resize: Option<Resize>) -> Result<Decoder> {
     if !matches!(source.form(), Form::Images { .. }) {
         return Err(Error::usage(format!("{} holds rows, not images: there is nothing to decode", source.describe())));
