@@ -285,9 +285,12 @@ mod tests {
         view.top = u16::MAX;
         let lines = shown(&snapshot, &mut view, (80, 10), (true, true));
         assert!(lines.len() == 10 && lines[9].contains("q quit"), "{lines:?}");
-        assert!(lines.iter().any(|line| line.contains("\x1b[3")) && (1..u16::MAX).contains(&view.top), "{}", view.top);
-        let plain = shown(&snapshot, &mut view, (80, 500), (false, true));
-        assert!(view.top == 0 && plain.len() < 500 && !plain.iter().any(|line| line.contains("\x1b[3")), "{plain:?}");
+        assert!((1..u16::MAX).contains(&view.top), "{}", view.top);
+        let mut whole = |colored| shown(&snapshot, &mut view, (80, 500), (colored, true));
+        let (colored, plain) = (whole(true), whole(false));
+        let colors = |lines: &[String]| lines.iter().filter(|line| line.contains("\x1b[3")).count();
+        assert!(colors(&colored) > 0 && colors(&plain) == 0 && plain.len() < 500, "{plain:?}");
+        assert_eq!(view.top, 0, "a screen that is whole is not scrolled");
     }
 
     #[test]
