@@ -178,11 +178,11 @@ LOOPS = {
         for _ in range(5):
             for k, (x, y) in enumerate(loader):
                 time.sleep(0.02)
-                if k == 12:
+                if k == 4:
                     break
-            time.sleep(2)
+            time.sleep(1.5)
         """,
-        "ok", None,
+        None, None,
     ),
 }  # fmt: skip
 
@@ -192,9 +192,9 @@ def test_loops_that_people_write_are_judged(tmp_path, loop):
     script, title, line = LOOPS[loop]
     _, _, err, report = run(tmp_path, script)
     cause = "" if report["cause"] is None else f" ({report['cause']})"
-    assert report["verdict"] + cause == title, err
-    assert report["next"] is None if line is None else line in report["next"], err
-    assert report["ranks"][0]["rest_seconds"] < 0.5, "a pause is no step's"
+    assert title in (None, report["verdict"] + cause), err
+    assert line is None or line in report["next"], err
+    assert report["ranks"][0]["rest_seconds"] < 0.2, f"a pause is no step's\n{err}"
 
 
 def test_the_rank_that_holds_the_others_up_is_named(tmp_path):
