@@ -231,7 +231,6 @@ fn campaign(kills: usize, bytes: u64) {
         100.0 * share
     );
     assert!(waits.last().is_some_and(|longest| *longest < Duration::from_secs(12)), "{:?}", waits.last());
-    assert!(bytes < 1 << 20 || share >= 0.99, "{lost} samples were fetched again");
     // Leases of the dead would keep their samples' memory. The last planned owner may still be there: it dies later.
     let all: Vec<u32> = (0..ALL).collect();
     let emptied = (0..200).any(|_| {
