@@ -17,6 +17,13 @@ pub struct Held {
     any: Vec<u32>,
 }
 
+/// Steps at the beginning in which every rank has a full batch. Shares that differ by one draw can end with the shorter
+/// ranks' last full batch halved ([`Batches`](crate::sampler::Batches)): that step is not among them.
+fn full_steps(draws: usize, ranks: usize, batch_size: usize) -> usize {
+    let halved = !draws.is_multiple_of(ranks) && (draws / ranks).is_multiple_of(batch_size);
+    (draws / ranks / batch_size).saturating_sub(usize::from(halved))
+}
+
 /// Numbers of 32 bits that hold a bit for each of `samples`.
 fn words_of(samples: usize) -> usize {
     samples.div_ceil(32)
@@ -88,7 +95,7 @@ impl Held {
         }
         let mut to = vec![usize::MAX; step];
         let (mut room, mut ids, mut weights) = (vec![0; ranks], vec![0; step], vec![0.0; step]);
-        for first in (0..order.ids.len() / step).map(|number| number * step) {
+        for first in (0..full_steps(order.ids.len(), ranks, batch_size)).map(|number| number * step) {
             room.fill(batch_size);
             let drawn = &mut order.ids[first..first + step];
             for (to, &id) in to.iter_mut().zip(drawn.iter()) {
@@ -149,7 +156,7 @@ mod tests {
             let mut dealt = before.clone();
             held.deal(&mut dealt, ranks, batch_size);
             let step = batch_size * ranks as usize;
-            let whole = before.ids.len() / step * step;
+            let whole = full_steps(before.ids.len(), ranks as usize, batch_size) * step;
             let rows = |order: &Order| -> Vec<(u32, u32)> {
                 order.ids.iter().copied().zip(order.weights.iter().map(|weight| weight.to_bits())).collect()
             };
