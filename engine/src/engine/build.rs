@@ -168,39 +168,6 @@ fn publisher(
     started.inspect_err(|e| tracing::warn!("no stats page: {e}")).ok()
 }
 
-/// Masks and boxes, for a dataset whose images are not resized when they are opened.
-fn beside(settings: &Settings, steps: &ImageSteps, decoder: Option<&Decoder>) -> Result<Option<Beside>> {
-    let Some(beside) = &settings.beside else { return Ok(None) };
-    let decoder = decoder.filter(|decoder| !decoder.resizes()).ok_or_else(|| {
-        Error::settings(
-            "masks= and boxes= need images as they are stored: open the dataset without resize= and crop=, and give \
-             them to the ImageTransform",
-        )
-    })?;
-    Beside::new(beside, steps.crop, decoder.size()).map(Some)
-}
-
-/// The stats page, if there is to be one.
-fn publisher(
-    settings: &Settings,
-    policy_name: &'static str,
-    feed: &Feed,
-    device: &dyn Device,
-    counters: Arc<Counters>,
-) -> Option<Publisher> {
-    let processors = std::thread::available_parallelism().map_or(0, |n| n.get() as u64);
-    Counters::set(&counters.processors, processors);
-    Counters::set(&counters.cache_most_bytes, settings.cache_bytes);
-    if !settings.stats {
-        return None;
-    }
-    let bytes = feed.records.total_footprint();
-    Counters::set(&counters.dataset_bytes, if bytes == u64::MAX { 0 } else { bytes });
-    let started = Publisher::start(identity(settings, policy_name, feed, device), counters);
-    // A run must not fail because nobody can watch it.
-    started.inspect_err(|e| tracing::warn!("no stats page: {e}")).ok()
-}
-
 /// An engine to be: nothing stands against it but that memory may be short. It holds none of that memory yet.
 struct Checked {
     dataset: Dataset,
