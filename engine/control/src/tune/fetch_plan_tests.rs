@@ -47,7 +47,8 @@ fn a_rank_that_needs_half_of_a_shard_leaves_the_other_half() {
 fn a_gap_that_costs_less_than_a_request_is_read_over() {
     let (spots, shape) = tar(50_000, 900);
     // A cache has a fifth of them.
-    let cached = |spot: &Spot| (spot.offset / 1536).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(21) % 5 == 0;
+    let cached =
+        |spot: &Spot| (spot.offset / 1536).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(21).is_multiple_of(5);
     let absent: Vec<Spot> = spots.into_iter().filter(|spot| !cached(spot)).collect();
     assert_eq!(plan(&absent, shape, call(0), 200e6), None);
     let shape = Shape { framing_bytes: 4096, ..shape };
