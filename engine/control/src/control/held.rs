@@ -164,7 +164,8 @@ mod tests {
             prop_assert_eq!(&old[whole..], &new[whole..]);
             for (old, new) in old[..whole].chunks(step).zip(new[..whole].chunks(step)) {
                 let (mut a, mut b) = (old.to_vec(), new.to_vec());
-                (a.sort_unstable(), b.sort_unstable());
+                a.sort_unstable();
+                b.sort_unstable();
                 prop_assert_eq!(a, b);
                 // A draw that its only holder did not get found it full of draws that it has.
                 for (place, &(id, _)) in new.iter().enumerate() {
