@@ -161,7 +161,7 @@ CASES = [
     ('lf.Loader(pair, 40, drop_last=True, rank=0, world_size=2)', "SettingsError", "drop_last leaves no batch: batch_size 40 and world_size 2 need 80 samples and"),
     ('lf.Loader(pair, ranks="all")', "SettingsError", "ranks='all' is unknown: use own or exchange"),
     ('lf.Loader(pair, ranks=None)', "SettingsError", "ranks=None is unknown: use own or exchange"),
-    ('lf.Loader(pair, ranks="exchange", sampler="echo")', "SettingsError", 'sampler="echo" trains from the cache: give cache='),
+    ('lf.Loader(pair, ranks="exchange", sampler="echo")', "SettingsError", 'sampler="echo" trains from the cache'),
     ('lf.Loader(pair, on_error="ignore")', "SettingsError", "on_error='ignore' is unknown: use raise, skip or substitute"),
     ('lf.Loader(pair, on_error=None)', "SettingsError", "on_error=None is unknown: use raise, skip or substitute"),
     ('lf.Loader(pair, score="acc")', "SettingsError", "score='acc' is unknown: use gradient_norm, loss, entropy, batch_rank or batch"),

@@ -114,7 +114,8 @@ def test_jobs_that_share_a_node_cache_read_the_shard_once_in_all(store, pixels, 
             job.stdin.flush()
         seen = {line for job in begun for line in job.communicate(timeout=100)[0].splitlines()}
     finally:
-        found = subprocess.run([sys.executable, "-m", "lossfeed", "node", "ls", "--json"], capture_output=True, text=True)
+        command = [sys.executable, "-m", "lossfeed", "node", "ls", "--json"]
+        found = subprocess.run(command, capture_output=True, text=True)
         if found.returncode == 0:
             os.kill(json.loads(found.stdout)["pid"], signal.SIGKILL)
     assert [job.returncode for job in begun] == [0] * jobs

@@ -52,7 +52,7 @@ impl Pass {
     }
 }
 
-/// Every batch is taken and let go of; nobody is helped by a clock.
+/// Every batch is taken and let go of; no clock helps.
 fn a_whole_pass() {
     whole_pass(4, Trouble::None);
 }

@@ -35,7 +35,7 @@ fn threads(pool: &SlotPool, count: u8, life: impl Fn(&SlotPool, u8) + Send + Syn
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// Four threads, two or three slots, of which the last cannot be made in some runs; nobody is helped by a clock.
+/// Four threads, two or three slots, of which the last cannot be made in some runs; no clock helps.
 fn four_threads_share_a_few_slots() {
     let (max_slots, most) = (thread_rng().gen_range(1..4), thread_rng().gen_range(1..4));
     let pool = pool(1, max_slots, most);

@@ -31,7 +31,7 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Nobody else has written into it since it was filled.
+    /// No other has written into it since it was filled.
     pub(crate) fn check(&self) {
         assert!(
             self.slot.data().unwrap().iter().all(|&byte| byte == mark(self.ticket.number)),
