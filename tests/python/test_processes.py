@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import numpy as np
@@ -280,6 +281,28 @@ def test_ctrl_c_in_the_middle_of_an_answer_leaves_the_next_one_whole():
     seen = [i for batch in loader for i in batch.ids.tolist() if bool((batch.data[:, 0] == batch.ids).all())]
     seen += [i for batch in loader for i in batch.ids.tolist()]
     assert set(seen) == set(range(24))
+
+
+def test_ctrl_c_before_the_thread_that_receives_has_started_leaves_the_next_answer(monkeypatch):
+    start, interrupted = threading.Thread.start, []
+
+    def stopped(thread):
+        if thread.name.endswith("-answers") and len(interrupted) < 2:
+            interrupted.append(thread)
+            if len(interrupted) == 2:  # the second one had just been started
+                start(thread)
+            raise KeyboardInterrupt
+        start(thread)
+
+    data = lf.open(Wide(), processes=1)
+    monkeypatch.setattr(threading.Thread, "start", stopped)
+    loader = lf.Loader(data, 4, num_workers=0, stats=False)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            next(iter(loader))
+    assert len(interrupted) == 2
+    for batch in loader:
+        assert (batch.data[:, 0] == batch.ids).all() and (batch.data[:, -1] == batch.ids).all()
 
 
 class Vanishes:

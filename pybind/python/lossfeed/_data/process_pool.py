@@ -195,8 +195,11 @@ class _Worker:
         context = multiprocessing.get_context(start.context) if _is_name(start.context) else start.context
         self._connection, theirs = context.Pipe()
         self._asked = 0
-        #: What a thread of its own has received, in place of who waits; None before there is one.
-        self._received: queue.SimpleQueue[Any] | None = None
+        #: A thread of its own receives, in place of who waits: from when this is set on, once for all.
+        self._apart = False
+        self._received: queue.SimpleQueue[tuple[int | None, Any]] = queue.SimpleQueue()
+        #: Held by that thread; one that is started beside it ends at once.
+        self._receiver = threading.Lock()
         self._name = f"worker process {number} of {type(dataset).__name__}"
         self.process = context.Process(
             target=_work,
@@ -222,9 +225,12 @@ class _Worker:
     def answer(self, number: int) -> Any:
         """Waits for an answer. Earlier ones that nobody waited for (after Ctrl-C) are thrown away."""
         if number > 0 and threading.current_thread() is threading.main_thread():
-            self._receive_apart()
+            self._apart = True
+        # Ctrl-C may have come before the thread was started: whoever asks next starts it.
+        if self._apart and not self._receiver.locked():
+            threading.Thread(target=self._receive_apart, name=f"{self.process.name}-answers", daemon=True).start()
         while True:
-            of, answer = self._receive() if self._received is None else self._received.get()
+            of, answer = self._received.get() if self._apart else self._receive()
             if of is None:
                 # For whoever asks next too.
                 self._ended()
@@ -243,31 +249,24 @@ class _Worker:
         return None, None
 
     def _receive_apart(self) -> None:
-        """Has a thread receive from now on: Ctrl-C interrupts the main thread alone, and in the middle of an answer its
-        rest would be taken for the next one's beginning."""
-        if self._received is not None:
-            return
-        received: queue.SimpleQueue[tuple[int | None, Any]] = queue.SimpleQueue()
-        self._received = received
-
-        def run() -> None:
-            while True:
+        """The life of a thread that receives: Ctrl-C interrupts the main thread alone, and in the middle of an answer
+        its rest would be taken for the next one's beginning."""
+        if self._receiver.acquire(blocking=False):
+            found = self._receive()
+            while found[0] is not None:
+                self._received.put(found)
                 found = self._receive()
-                received.put(found)
-                if found[0] is None:
-                    return
-
-        threading.Thread(target=run, name=f"{self.process.name}-answers", daemon=True).start()
+            self._received.put(found)
 
     def close(self) -> None:
         """Gives its file descriptors back, once it has ended."""
         with contextlib.suppress(ValueError):  # it has not: the system is slow to end it
             self.process.close()
-        if self._received is None:
+        if not self._apart:
             self._connection.close()
 
     def _ended(self) -> None:
-        if self._received is not None:
+        if self._apart:
             self._received.put((None, None))
 
     def _death(self) -> _Died:
