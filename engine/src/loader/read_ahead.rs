@@ -229,6 +229,9 @@ impl ReadAhead {
     /// The life of a thread that reads ahead for batches which `cache` decides, until [`Self::close`].
     pub fn work(&self, cache: &Cache, source: &dyn Source) {
         let bytes = |id| source.size(id).expected.unwrap_or(0) + self.target_bytes;
+        // Samples of the machine's cache would be here a second time. Those that came with the opening move here, and
+        // stay for the next epoch as all others do.
+        let shared = source.counted().node.is_some();
         loop {
             let look = {
                 let mut window = self.window.lock();
@@ -252,7 +255,9 @@ impl ReadAhead {
                 cache.foresee(look.pass);
                 wants = ahead();
             }
-            wants.iter_mut().for_each(|ahead| ahead.wants.retain(|want| !source.is_near(want.id)));
+            if shared {
+                wants.iter_mut().for_each(|ahead| ahead.wants.retain(|want| !source.is_near(want.id)));
+            }
             let found = self.window.lock().looked(&look, wants, &bytes);
             let free_bytes = self.window.lock().free_for(&found, &bytes);
             let call = look.call(&found, self.batch, free_bytes);

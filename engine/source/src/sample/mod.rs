@@ -208,8 +208,7 @@ pub trait Source: Send + Sync {
     /// Something that may be of use to it, or to a tier before it.
     fn tell(&self, _: News<'_>) {}
 
-    /// True if a fetch of the sample sends no request and does not wait: it is in this process's memory. Nothing is
-    /// gained by reading it ahead of need.
+    /// True if a fetch of the sample sends no request and does not wait: it is in this machine's memory.
     fn is_near(&self, _: SampleId) -> bool {
         false
     }

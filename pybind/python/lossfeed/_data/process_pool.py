@@ -226,7 +226,7 @@ class _Worker:
         """Waits for an answer. Earlier ones that nobody waited for (after Ctrl-C) are thrown away."""
         if number > 0 and threading.current_thread() is threading.main_thread():
             self._apart = True
-        # Ctrl-C may have come before the thread was started: whoever asks next starts it.
+        # Ctrl-C may have come before the thread was started: the next question starts it.
         if self._apart and not self._receiver.locked():
             threading.Thread(target=self._receive_apart, name=f"{self.process.name}-answers", daemon=True).start()
         while True:
