@@ -231,6 +231,8 @@ def test_what_cannot_be_applied_is_refused(folder):
     assert code == 2 and "--sharing sjf needs --epochs JOB=N" in err
     code, err = says("--apply", "--bandwidth", "1MB", "--cache", "1MB", "--sharing", "sjf", "--epochs", "resnet")
     assert code == 2 and "resnet=90" in err
+    code, err = says("--apply", "--bandwidth", "1MB", "--cache", "1MB", "--epochs", "resnet=90")
+    assert code == 2 and "--epochs is for --sharing sjf" in err
     for options in [("--apply",), ("--watch", "x.json"), ("--apply", "x.json", "--cache", "1", "--bandwidth", "1"), ()]:
         assert says(*options)[0] == 2, options
     assert os.environ["LOSSFEED_RUNTIME_DIR"]

@@ -1,8 +1,8 @@
 //! Encoded images to pixels: u8, height × width × channels, straight into the caller's buffer.
 //!
 //! A crate of its own, for what needs pixels and no dataset. Each format is one file or folder: `jpeg.rs`, `png.rs`,
-//! `webp.rs`, `tiff/`, `bmp.rs`, `gif.rs`, `pnm.rs`. `formats.rs` lists them and tells them apart by content, `pixels.rs`
-//! makes the channels that were asked for (decision 41).
+//! `webp.rs`, `tiff/`, `bmp.rs`, `gif.rs`, `pnm.rs`. `formats.rs` lists them and tells them apart by content,
+//! `pixels.rs` makes the channels that were asked for (decision 41).
 //!
 //! What is *not* done, as in Pillow and torchvision by default: EXIF orientation (but for TIFF's), colour profiles and
 //! gamma are ignored; alpha is dropped, whatever lies behind it; 16-bit samples keep their high byte; of several frames

@@ -164,7 +164,7 @@ fn publisher(
     let bytes = feed.records.total_footprint();
     Counters::set(&counters.dataset_bytes, if bytes == u64::MAX { 0 } else { bytes });
     let started = Publisher::start(identity(settings, policy_name, feed, device), counters);
-    // A run must not fail because nobody can watch it.
+    // A run must not fail because it cannot be watched.
     started.inspect_err(|e| tracing::warn!("no stats page: {e}")).ok()
 }
 

@@ -47,7 +47,7 @@ pub(super) struct Window {
     beyond: Option<usize>,
     /// Batches wait until it is known what is asked for first: else they would ask for it themselves.
     starting: bool,
-    /// What the first batch needs was asked for.
+    /// The first batch's samples were asked for.
     first_asked: bool,
     /// The last call was planned by ranges.
     by_ranges: bool,

@@ -71,6 +71,9 @@ pub(super) fn run(args: &AllocateArgs) -> i32 {
             "--apply with --sharing sjf needs --epochs JOB=N for each job: a running job does not tell when it will end",
         ));
     }
+    if args.sharing != Sharing::Sjf && !args.epochs.is_empty() {
+        return term::failed(&Error::settings("--epochs is for --sharing sjf: no other way asks when a job will end"));
+    }
     let (Some(cache), Some(bandwidth)) = (args.cache, args.bandwidth) else {
         return term::failed(&Error::settings("--apply needs --cache and --bandwidth: what the jobs share"));
     };

@@ -3,9 +3,9 @@
 /// The kernel's clocks, in ticks since the machine began.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Ticks {
-    /// Of all processors together.
+    /// All processors together.
     all: f64,
-    /// Of those the ones that nothing used.
+    /// Ticks that nothing used.
     idle: f64,
     /// Used by this process's children that have ended, and by theirs.
     own: f64,

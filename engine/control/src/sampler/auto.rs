@@ -44,7 +44,7 @@ pub struct Auto {
     pub bytes: Option<u64>,
     /// How many epochs the run has: only `bytes` asks for it.
     pub epochs: Option<u32>,
-    /// As [`Replay::block`](super::Replay::block), where `replay` is chosen. `None`: [`Block::Auto`] where that saves
+    /// [`Replay::block`](super::Replay::block), where `replay` is chosen. `None`: [`Block::Auto`] where that saves
     /// requests and the labels of neighbours are known and mixed, else one by one.
     pub block: Option<Block>,
 }

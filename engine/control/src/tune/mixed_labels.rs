@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 /// The most blocks that are looked at, at even distances: a quarter of a million labels.
 const BLOCKS_MAX: usize = 4096;
-/// Of a sample's neighbours in its block so many more than by chance may have its label: one or two of 63 ...
+/// Neighbours in a sample's block may have its label so much more often than by chance: one or two of 63 ...
 const EXCESS_MAX: f64 = 0.02;
 /// ... and as many more as chance makes once in thirty thousand shuffled datasets.
 const DEVIATIONS: f64 = 4.0;
@@ -20,7 +20,7 @@ pub enum Neighbours {
     /// Labels are not known, or say nothing: of one class, or of as many classes as samples.
     #[default]
     Unknown,
-    /// As in a shuffled dataset, nearly.
+    /// Nearly those of a shuffled dataset.
     Mixed,
     /// More often alike than that.
     Alike,
@@ -54,7 +54,7 @@ struct Pairs {
     all: f64,
     /// Those with one label.
     alike: f64,
-    /// As many by chance.
+    /// Pairs that chance would make alike.
     expected: f64,
     /// The variance of that.
     variance: f64,

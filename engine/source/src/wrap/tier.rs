@@ -39,7 +39,7 @@ pub(crate) trait Tier: Send + Sync {
         self.has(id)
     }
 
-    /// As [`Source::is_near`].
+    /// See [`Source::is_near`].
     fn is_near(&self, _: SampleId) -> bool {
         false
     }
