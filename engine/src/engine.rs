@@ -78,7 +78,7 @@ use crate::process::Process;
 use crate::sampler::{Batches, Neighbours};
 use crate::scoring::{self, Belief, Measured, Scale};
 use crate::settings::{ScoreKind, Settings};
-use crate::source::{Decisions, Source};
+use crate::source::{Decisions, NodeOrders, Source};
 use crate::staging::BatchLayout;
 use crate::stats::Publisher;
 use crate::tune::Knob;
@@ -97,6 +97,8 @@ use std::time::Duration;
 pub struct Engine {
     feed: Arc<Feed>,
     settings: Settings,
+    /// Of a run that leaves its orders to the node cache.
+    node_orders: Option<NodeOrders>,
     policy_name: &'static str,
     batches: Batches,
     device: Arc<dyn Device>,

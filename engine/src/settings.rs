@@ -317,6 +317,7 @@ impl Settings {
             self.check_exchange()?;
         }
         kept::check(self)?;
+        node::check_order(self, samples)?;
         if self.sampler.buffer().is_some() {
             let name = self.sampler.name();
             if self.policy_name() != "fifo" {

@@ -157,30 +157,24 @@ def ours(make: Callable[[dict[str, Any], Path], Any], **keywords: Any) -> Callab
 
 
 def store(s: dict[str, Any], folder: Path) -> Any:
-    """Shards of pictures slowed by the engine's own throttle."""
+    """Pictures, each an object, slowed by the engine's own throttle."""
     import lossfeed as lf
 
-    shards(folder, s["samples"], s["side"])
+    pictures(folder, s["samples"], s["side"])
     limits = {"latency": s["latency_ms"] / 1000} | ({"bandwidth": s["bandwidth"]} if "bandwidth" in s else {})
-    return lf.open(f"{folder}/shard-*.tar", **limits)
+    return lf.open(folder, **limits)
 
 
-def shards(folder: Path, samples: int, side: int) -> None:
-    import tarfile
-
+def pictures(folder: Path, samples: int, side: int) -> None:
     import numpy as np
     from PIL import Image
 
     rng = np.random.default_rng(0)
-    with tarfile.open(folder / "shard-0.tar", "w") as tar:
-        for n in range(samples):
-            small = rng.integers(0, 255, (max(1, side // 4), max(1, side // 4), 3), np.uint8)
-            body = io.BytesIO()
-            Image.fromarray(small).resize((side, side)).save(body, "JPEG", quality=90)
-            info = tarfile.TarInfo(f"{n % 4}/{n:05d}.jpg")
-            info.size = len(body.getvalue())
-            body.seek(0)
-            tar.addfile(info, body)
+    for label in range(4):
+        (folder / str(label)).mkdir()
+    for n in range(samples):
+        small = rng.integers(0, 255, (max(1, side // 4), max(1, side // 4), 3), np.uint8)
+        Image.fromarray(small).resize((side, side)).save(folder / str(n % 4) / f"{n:05d}.jpg", quality=90)
 
 
 def items_of_ours(s: dict[str, Any], folder: Path) -> Any:

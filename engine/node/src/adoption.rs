@@ -1,7 +1,7 @@
 //! The arena of a dead owner: its samples are copied over, those that are asked for first.
 //!
-//! A client that finds another owner than before hands over the arena it had mapped. Tags say what was in it, and a
-//! sample is taken over only if its checksum proves it.
+//! A client that finds another owner than before hands over the arena it had mapped, and those before it that no owner
+//! has taken over to the end. Tags say what was in them, and a sample is taken over only if its checksum proves it.
 
 use std::collections::HashMap;
 
@@ -10,6 +10,8 @@ use crate::message::{Key, OfferHead};
 use crate::owner::Owner;
 use crate::planted::planted;
 
+/// So many arenas are taken over at a time, and kept by a client.
+pub(crate) const ARENAS_MAX: usize = 4;
 /// The job under which adopted samples are listed.
 const ADOPTED: &str = "(adopted)";
 
@@ -21,24 +23,30 @@ pub(crate) struct Adoption {
 }
 
 impl Owner {
-    /// Takes an arena over, unless it was before or another is being taken over.
+    /// Takes an arena over, unless it was before or there are many of them.
     pub(crate) fn begin_adoption(&mut self, shown: Shown) {
-        if self.adoption.is_some() || self.adopted.contains(&shown.id) {
+        if self.adoptions.len() >= ARENAS_MAX || self.adopted.contains(&shown.id) {
             return;
         }
         self.adopted.push(shown.id);
         let left = shown.tags().map(|(dataset, head, offset)| (head.key, (dataset, head, offset))).collect();
-        self.adoption = Some(Adoption { shown, left });
+        self.adoptions.push(Adoption { shown, left });
     }
 
     /// Samples that are still to be copied.
     pub(crate) fn adoptable(&self) -> u64 {
-        self.adoption.as_ref().map_or(0, |adoption| adoption.left.len() as u64)
+        self.adoptions.iter().map(|adoption| adoption.left.len() as u64).sum()
     }
 
     /// Copies one sample, if it is there to be copied.
     pub(crate) fn adopt(&mut self, key: &Key) {
-        let Some(adoption) = &mut self.adoption else { return };
+        for at in 0..self.adoptions.len() {
+            self.adopt_of(at, key);
+        }
+    }
+
+    fn adopt_of(&mut self, at: usize, key: &Key) {
+        let Some(adoption) = self.adoptions.get_mut(at) else { return };
         let Some((dataset, head, offset)) = adoption.left.remove(key) else { return };
         let Some(bytes) = adoption.shown.at(offset, head.bytes) else { return };
         if head.bytes == 0 || crc32fast::hash(bytes) != head.crc {
@@ -48,7 +56,7 @@ impl Owner {
         let known = self.books.jobs.values().find(|job| job.dataset == dataset && job.name != ADOPTED);
         let name = known.map_or_else(|| format!("{dataset:016x}"), |job| job.dataset_name.clone());
         let job = self.books.job(ADOPTED, dataset, &name);
-        let offered = self.books.enter(job, dataset, &head);
+        let offered = self.books.enter(job, dataset, &head, false);
         offered.freed.iter().for_each(|&slot| self.arena.untag(slot));
         if let Some(slot) = offered.slot
             && let Some(at) = self.books.place_of(slot)
@@ -61,13 +69,20 @@ impl Owner {
         }
     }
 
-    /// Copies up to `most` samples; the old arena is let go after the last one.
+    /// Copies up to `most` samples of one arena, which is let go after its last one.
     pub(crate) fn adopt_some(&mut self, most: usize) {
-        let Some(adoption) = &self.adoption else { return };
+        let Some(adoption) = self.adoptions.first() else { return };
         let keys: Vec<Key> = adoption.left.keys().take(most).copied().collect();
         if keys.is_empty() {
-            self.adoption = None;
+            self.adoptions.remove(0);
         }
         keys.iter().for_each(|key| self.adopt(key));
+    }
+
+    /// These are not copied.
+    pub(crate) fn leave_behind(&mut self, is_left: impl Fn(&Key, u64) -> bool) {
+        for adoption in &mut self.adoptions {
+            adoption.left.retain(|key, (dataset, _, _)| !is_left(key, *dataset));
+        }
     }
 }

@@ -20,8 +20,8 @@ use std::sync::atomic::{Ordering, fence};
 use memmap2::{Mmap, MmapMut, MmapOptions};
 use rustix::fs::{MemfdFlags, SealFlags};
 
-use crate::books::Resident;
 use crate::message::{Fields, Key, OfferHead};
+use crate::resident::Resident;
 
 const MAGIC: [u8; 8] = *b"lfarena\x01";
 const HEAD: u64 = 4096;

@@ -3,41 +3,22 @@
 //! A resident is judged by how often each of its bytes is expected to be drawn in an epoch: the sum, over all clients
 //! of its dataset, of the draws that each has told. Clients of a job that draws uniformly tell nothing and draw
 //! everything once, so no sample displaces an equal one: the first ones stay, as in MinIO. A sample enters a full arena
-//! only in place of samples that are drawn less. One of a pinned dataset counts more than any of the others.
+//! only in place of samples that are drawn less. One of a pinned dataset counts more than any of the others. Clients
+//! that leave their order to the owner ([`crate::orders`]) draw together: half a draw, and one more for a sample that one
+//! of them reads next.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::message::{Hello, Key, OfferHead};
+use crate::orders::{ORDERED_MAX, Walk};
+use crate::resident::{Resident, State};
 use crate::room::{GRANULE, Room, rounded};
+use crate::victims::{Victims, Worth};
 
 /// One sample displaces at most so many.
 const VICTIMS_MAX: usize = 64;
 /// Samples of a dataset that are rated; larger datasets are judged as if drawn uniformly.
 const RATED_MAX: u32 = 1 << 26;
-
-/// A sample in the arena.
-#[derive(Debug, Clone)]
-pub(crate) struct Resident {
-    pub(crate) key: Key,
-    pub(crate) dataset: u64,
-    pub(crate) id: u32,
-    pub(crate) at: u64,
-    pub(crate) bytes: u64,
-    pub(crate) cost_us: u32,
-    pub(crate) crc: u32,
-    job: u32,
-    leases: u32,
-    state: State,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// Its bytes are on their way.
-    Coming,
-    Here,
-    /// It was dropped while a client reads it.
-    Doomed,
-}
 
 /// A job of a dataset, over all its processes.
 #[derive(Debug, Default, Clone)]
@@ -62,6 +43,8 @@ struct Member {
     samples: u32,
     connections: u32,
     draws: Option<Box<[f32]>>,
+    /// Its epoch, if it leaves the order to the owner.
+    walk: Option<Walk>,
 }
 
 /// See the module's head.
@@ -79,21 +62,11 @@ pub(crate) struct Books {
     members: HashMap<u64, Member>,
     /// Names of datasets whose samples stay.
     pinned: HashSet<String>,
-    /// Residents that may leave, least drawn first, as of the last look; those before `gone` have been looked at.
-    victims: Vec<(Worth, u32, Key)>,
-    gone: usize,
-    stale: bool,
-    /// Residents came that `victims` does not have.
-    entered: bool,
+    victims: Victims,
+    /// Orders that were given.
+    begun: u64,
     pub(crate) declined: u64,
     pub(crate) evicted: u64,
-}
-
-/// A pinned sample counts more than others; else the one that is drawn more.
-type Worth = (bool, f32);
-
-fn order(a: Worth, b: Worth) -> std::cmp::Ordering {
-    a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
 }
 
 /// Slots, whose tags are cleared before anything is written.
@@ -121,10 +94,8 @@ impl Books {
             next_job: 0,
             members: HashMap::new(),
             pinned: HashSet::new(),
-            victims: Vec::new(),
-            gone: 0,
-            stale: true,
-            entered: false,
+            victims: Victims::default(),
+            begun: 0,
             declined: 0,
             evicted: 0,
         }
@@ -148,10 +119,11 @@ impl Books {
             samples: hello.samples,
             connections: 0,
             draws: None,
+            walk: None,
         });
         member.connections += 1;
         if member.connections == 1 {
-            self.stale = true;
+            self.victims.stale = true;
             if let Some(job) = self.jobs.get_mut(&job) {
                 job.clients += 1;
             }
@@ -164,7 +136,7 @@ impl Books {
         if left.connections == 0 {
             let job = left.job;
             self.members.remove(&member);
-            self.stale = true;
+            self.victims.stale = true;
             if let Some(job) = self.jobs.get_mut(&job) {
                 job.clients = job.clients.saturating_sub(1);
             }
@@ -199,7 +171,31 @@ impl Books {
         for (place, draws) in all.iter_mut().skip(first as usize).zip(draws) {
             *place = if draws.is_finite() && *draws >= 0.0 { *draws } else { 1.0 };
         }
-        self.stale = true;
+        self.victims.stale = true;
+    }
+
+    /// The order of an epoch that a client begins.
+    ///
+    /// # Errors
+    /// The reason why it has none.
+    pub(crate) fn order(&mut self, member: u64, seed: u64) -> Result<&[u32], String> {
+        let asks = self.members.get(&member).ok_or("an order for a client that has gone")?;
+        let (dataset, samples) = (asks.dataset, asks.samples);
+        if samples > ORDERED_MAX {
+            return Err(format!("an order of {samples} samples: {ORDERED_MAX} are the most"));
+        }
+        self.begun += 1;
+        let others = self.members.iter().filter(|(number, other)| **number != member && other.dataset == dataset);
+        let walk = Walk::new(others.filter_map(|(_, other)| other.walk.as_ref()), samples, self.begun, seed);
+        self.victims.stale = true;
+        let asks = self.members.get_mut(&member).ok_or("an order for a client that has gone")?;
+        Ok(&asks.walk.insert(walk).ids)
+    }
+
+    /// A client has read so many samples of its order.
+    pub(crate) fn read_to(&mut self, member: u64, at: usize) {
+        let walk = self.members.get_mut(&member).and_then(|member| member.walk.as_mut());
+        self.victims.stale |= walk.is_some_and(|walk| walk.read(at));
     }
 
     /// Pins the dataset of that name, or no longer; false if there is none.
@@ -210,8 +206,13 @@ impl Books {
         } else {
             self.pinned.remove(name);
         }
-        self.stale = true;
+        self.victims.stale = true;
         known
+    }
+
+    /// The digests of the datasets of that name.
+    pub(crate) fn digests(&self, dataset: &str) -> Vec<u64> {
+        self.jobs.values().filter(|job| job.dataset_name == dataset).map(|job| job.dataset).collect()
     }
 
     fn knows(&self, dataset: &str) -> bool {
@@ -229,11 +230,15 @@ impl Books {
     }
 
     fn draws(&self, dataset: u64, id: u32) -> f32 {
-        let told = |member: &Member| {
-            let draws = member.draws.as_ref();
-            draws.map_or(1.0, |draws| draws.get(id as usize).copied().unwrap_or(0.0))
-        };
-        self.members.values().filter(|member| member.dataset == dataset).map(told).sum()
+        let (mut told, mut soonest) = (0.0, 0.0f32);
+        for member in self.members.values().filter(|member| member.dataset == dataset) {
+            match (&member.walk, &member.draws) {
+                (Some(walk), _) => soonest = soonest.max(0.5 + walk.soon(id)),
+                (None, Some(draws)) => told += draws.get(id as usize).copied().unwrap_or(0.0),
+                (None, None) => told += 1.0,
+            }
+        }
+        told + soonest
     }
 
     /// A resident that can be read.
@@ -270,26 +275,26 @@ impl Books {
         }
     }
 
-    /// A client offers a sample.
-    pub(crate) fn offer(&mut self, member: u64, head: &OfferHead) -> Offered {
+    /// A client offers a sample; `wanted`: another one waits for it.
+    pub(crate) fn offer(&mut self, member: u64, head: &OfferHead, wanted: bool) -> Offered {
         let Some(member) = self.members.get(&member) else { return Offered::default() };
         let (job, dataset) = (member.job, member.dataset);
-        self.enter(job, dataset, head)
+        self.enter(job, dataset, head, wanted)
     }
 
     /// The same for a job.
-    pub(crate) fn enter(&mut self, job: u32, dataset: u64, head: &OfferHead) -> Offered {
+    pub(crate) fn enter(&mut self, job: u32, dataset: u64, head: &OfferHead, wanted: bool) -> Offered {
         if self.by_key.contains_key(&head.key) {
             return Offered::default();
         }
         let mut freed = Slots::new();
-        let slot = self.place(job, dataset, head, &mut freed);
+        let slot = self.place(job, dataset, head, wanted, &mut freed);
         self.evicted += freed.len() as u64;
         self.declined += u64::from(slot.is_none());
         Offered { slot, freed }
     }
 
-    fn place(&mut self, job: u32, dataset: u64, head: &OfferHead, freed: &mut Slots) -> Option<u32> {
+    fn place(&mut self, job: u32, dataset: u64, head: &OfferHead, wanted: bool, freed: &mut Slots) -> Option<u32> {
         let needed = cost(head.bytes);
         let of = self.jobs.get(&job)?;
         let limited = of.limit.is_some_and(|limit| of.bytes.saturating_add(needed) > limit);
@@ -305,7 +310,9 @@ impl Books {
             if freed.len() >= VICTIMS_MAX {
                 return None;
             }
-            let victim = self.victim(self.worth(job, dataset, head.id))?;
+            // One that another client waits for is there at least until that has read it.
+            let worth = if wanted { (false, f32::INFINITY) } else { self.worth(job, dataset, head.id) };
+            let victim = self.victim(worth)?;
             self.free(victim);
             freed.push(victim);
         };
@@ -344,7 +351,7 @@ impl Books {
 
     /// All bytes of an offered sample have come: it can be read.
     pub(crate) fn publish(&mut self, slot: u32) -> Option<Resident> {
-        self.entered = true;
+        self.victims.more = true;
         let resident = self.at_mut(slot)?;
         resident.state = State::Here;
         Some(resident.clone())
@@ -422,23 +429,15 @@ impl Books {
 
     /// The resident that counts least, if it counts less than `worth` and no client reads it.
     fn victim(&mut self, worth: Worth) -> Option<u32> {
-        if self.stale || (self.gone >= self.victims.len() && self.entered) {
-            let mut victims: Vec<(Worth, u32, Key)> =
-                self.here().map(|(slot, r)| (self.worth(r.job, r.dataset, r.id), slot, r.key)).collect();
-            victims.sort_unstable_by(|a, b| order(a.0, b.0));
-            (self.victims, self.gone, self.stale, self.entered) = (victims, 0, false, false);
+        if self.victims.is_old() {
+            let all = self.here().map(|(slot, r)| (self.worth(r.job, r.dataset, r.id), slot, r.key)).collect();
+            self.victims.renew(all);
         }
-        while let Some(&(least, slot, key)) = self.victims.get(self.gone) {
-            if order(least, worth).is_ge() {
-                return None;
-            }
-            self.gone += 1;
-            let found = self.slots.get(slot as usize).and_then(Option::as_ref);
-            if found.is_some_and(|r| r.key == key && r.is_here() && r.leases == 0) {
-                return Some(slot);
-            }
-        }
-        None
+        let slots = &self.slots;
+        let is_free = |r: &Resident, key: &Key| r.key == *key && r.is_here() && r.leases == 0;
+        self.victims.next(worth, |slot, key| {
+            slots.get(slot as usize).and_then(Option::as_ref).is_some_and(|resident| is_free(resident, key))
+        })
     }
 
     fn free(&mut self, slot: u32) {
@@ -481,12 +480,6 @@ impl Books {
 
     pub(crate) fn is_leased(&self) -> bool {
         self.slots.iter().flatten().any(|resident| resident.leases > 0)
-    }
-}
-
-impl Resident {
-    pub(crate) fn is_here(&self) -> bool {
-        self.state == State::Here
     }
 }
 

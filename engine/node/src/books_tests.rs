@@ -14,7 +14,7 @@ fn head(dataset: u64, id: u32, bytes: u64) -> OfferHead {
 }
 
 fn keep(books: &mut Books, member: u64, head: &OfferHead) -> bool {
-    books.offer(member, head).slot.is_some_and(|slot| books.publish(slot).is_some())
+    books.offer(member, head, false).slot.is_some_and(|slot| books.publish(slot).is_some())
 }
 
 /// Room for ten samples of 64 bytes.

@@ -7,23 +7,26 @@
 //! Locks: `state` guards the idle connections, held for moments; `joining` is held while a connection is made, so that
 //! the arena of a dead owner is handed over before anything is asked of the next one.
 
+mod flight;
+
+pub use flight::Flight;
+
 use std::ffi::OsString;
 use std::io::{Error, ErrorKind};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use lossfeed_sync::Mutex;
 
+use crate::adoption::ARENAS_MAX;
 use crate::arena::Shown;
-use crate::flights::OVERDUE_MS;
 use crate::link::{Answer, Link, answer};
-use crate::message::{Fields, Hello, KEYS_MAX, Key, OfferHead, SAMPLE_MAX, WORTHS_MAX, frame, hello, kind, offer};
+use crate::message::{Fields, Hello, KEYS_MAX, Key, WORTHS_MAX, frame, hello, kind};
 use crate::numbers::{Counts, Numbers};
 use crate::planted::planted;
-use crate::serving::{OURS, THERE};
 use crate::{start, wire};
 
 /// A question that is not answered in this time is given up, and its owner left alone for a while.
@@ -99,12 +102,16 @@ struct Inner {
     state: Mutex<State>,
     joining: Mutex<()>,
     counts: Counts,
+    /// There are arenas in `older`.
+    keeps_older: AtomicBool,
 }
 
 #[derive(Default)]
 struct State {
     idle: Vec<Link>,
     shown: Option<Arc<Shown>>,
+    /// Arenas of owners before with the number of their samples, until an owner after them has them all.
+    older: Vec<(usize, Arc<Shown>)>,
     /// The owner does not answer: it is not asked until then.
     resting_until: Option<Instant>,
     rest: Duration,
@@ -127,6 +134,7 @@ impl Client {
             state: Mutex::default(),
             joining: Mutex::default(),
             counts: Counts::default(),
+            keeps_older: AtomicBool::new(false),
         }));
         let failed = match client.0.join(Instant::now() + Duration::from_secs(15), &|| false) {
             Ok(link) => {
@@ -182,6 +190,7 @@ impl Client {
             };
             let mut fields = Fields(&found);
             counts.bytes.store(fields.u64().unwrap_or(0), Relaxed);
+            self.0.adopted(&link, fields.u64().unwrap_or(0));
             let mut flow = ControlFlow::Continue(());
             for &(k, _, bytes) in now {
                 let (Ok(offset), Ok(length)) = (fields.u64(), fields.u64()) else { break };
@@ -222,6 +231,27 @@ impl Client {
         (!resting).then(|| Flight { inner: Arc::clone(&self.0), link: None, again: false })
     }
 
+    /// The order of the epoch that begins now, in which other clients of the dataset read too ([`crate`]): each id once.
+    /// `None`: there is no owner, it does not answer in time, or its answer is no such order.
+    pub fn order(&self, stopped: &dyn Fn() -> bool) -> Option<Vec<u32>> {
+        let asked = self.0.ask(&frame(kind::ORDER, &[]), kind::ORDERED, Instant::now() + 4 * ANSWER, stopped);
+        let (link, bytes) = asked.ok()?;
+        self.0.idle(link);
+        let (ids, rest) = bytes.as_chunks::<4>();
+        let ids: Vec<u32> = ids.iter().map(|&id| u32::from_le_bytes(id)).collect();
+        let mut seen = vec![false; self.0.settings.samples as usize];
+        let new = |id: &u32| seen.get_mut(*id as usize).is_some_and(|seen| !std::mem::replace(seen, true));
+        (rest.is_empty() && ids.len() == self.0.settings.samples as usize && ids.iter().all(new)).then_some(ids)
+    }
+
+    /// So many samples of the order have been read.
+    pub fn read_to(&self, at: u32) {
+        let Ok(link) = self.0.link(Instant::now() + ANSWER, &|| false) else { return };
+        if link.send(&frame(kind::AT, &[&at.to_le_bytes()])).is_ok() {
+            self.0.idle(link);
+        }
+    }
+
     /// The expected draws of all samples, by id.
     pub fn rate(&self, draws: &[f32]) {
         let Ok(link) = self.0.link(Instant::now() + ANSWER, &|| false) else { return };
@@ -251,6 +281,17 @@ impl Inner {
         let current = state.shown.as_ref().is_some_and(|shown| shown.id == link.shown.id);
         if current && state.idle.len() < IDLE_MAX {
             state.idle.push(link);
+        }
+    }
+
+    /// The owner has so many samples of arenas before to take over.
+    fn adopted(&self, link: &Link, left: u64) {
+        if left == 0 && self.keeps_older.load(Relaxed) {
+            let mut state = self.state.lock();
+            if state.shown.as_ref().is_some_and(|shown| shown.id == link.shown.id) {
+                state.older.clear();
+                self.keeps_older.store(false, Relaxed);
+            }
         }
     }
 
@@ -363,8 +404,15 @@ impl Inner {
                 let shown = Arc::new(Shown::map(file).map_err(wrong)?);
                 if let Some(before) = before {
                     self.counts.owners.fetch_add(1, Relaxed);
-                    // What the next owner does not take over is fetched again.
-                    let _ = send(&frame(kind::ADOPT, &[]), Some(&before))?;
+                    let older = {
+                        let mut state = self.state.lock();
+                        keep(&mut state.older, before);
+                        self.keeps_older.store(true, Relaxed);
+                        state.older.clone()
+                    };
+                    for (_, before) in &older {
+                        let _ = send(&frame(kind::ADOPT, &[]), Some(before))?;
+                    }
                 }
                 let mut state = self.state.lock();
                 state.idle.clear();
@@ -378,85 +426,11 @@ impl Inner {
     }
 }
 
-/// Fetches of a call, each made by one process. Dropping it ends them.
-pub struct Flight {
-    inner: Arc<Inner>,
-    link: Option<Link>,
-    again: bool,
-}
-
-impl Flight {
-    /// Claims `keys`. The first call answers at once. Later ones end the claims before, and wait for a bounded time
-    /// until one of `keys` is no longer another's; after `stopped` they may answer anything.
-    pub fn claim(&mut self, keys: &[Key], stopped: &dyn Fn() -> bool) -> Vec<Whose> {
-        let mut whose = Vec::with_capacity(keys.len());
-        let mut wait = std::mem::replace(&mut self.again, true);
-        for keys in keys.chunks(KEYS_MAX) {
-            let patience = if wait { ANSWER + Duration::from_millis(OVERDUE_MS) } else { ANSWER };
-            let message = frame(kind::CLAIM, &[&[u8::from(wait)], keys.as_flattened()]);
-            wait = false;
-            let until = Instant::now() + patience;
-            let asked = match &self.link {
-                Some(link) => link.ask(&message, until, stopped).map(|answer| answer.bytes),
-                None => self.inner.ask(&message, kind::WHOSE, until, stopped).map(|(link, bytes)| {
-                    self.link = Some(link);
-                    bytes
-                }),
-            };
-            match asked {
-                Ok(answer) if answer.len() == keys.len() => whose.extend(answer.iter().map(|&who| match who {
-                    OURS => Whose::Ours,
-                    THERE => Whose::There,
-                    _ => Whose::Theirs,
-                })),
-                failed => {
-                    self.link = None;
-                    if failed.is_err_and(|e| e.kind() == ErrorKind::TimedOut) && !stopped() {
-                        self.inner.rest();
-                    }
-                    whose.resize(whose.len() + keys.len(), Whose::Ours);
-                }
-            }
-        }
-        whose
-    }
-
-    /// Offers a sample. Advice: it may be kept.
-    pub fn offer(&mut self, offered: &Offer<'_>) {
-        let counts = &self.inner.counts;
-        let head = OfferHead {
-            key: offered.key,
-            id: offered.id,
-            cost_us: u32::try_from(offered.cost.as_micros()).unwrap_or(u32::MAX),
-            crc: crc32fast::hash(offered.data),
-            bytes: offered.data.len() as u64,
-        };
-        let fits = (1..=SAMPLE_MAX).contains(&head.bytes);
-        let sent = self.link.as_ref().filter(|_| fits).map(|link| {
-            link.send(&offer(&head))?;
-            planted("offer begun");
-            link.send(offered.data)
-        });
-        match sent {
-            Some(Ok(())) => counts.offered.fetch_add(1, Relaxed),
-            Some(Err(e)) => {
-                self.link = None;
-                if e.kind() == ErrorKind::TimedOut {
-                    self.inner.rest();
-                }
-                counts.dropped.fetch_add(1, Relaxed)
-            }
-            None => counts.dropped.fetch_add(1, Relaxed),
-        };
-    }
-}
-
-impl Drop for Flight {
-    fn drop(&mut self) {
-        if let Some(link) = self.link.take()
-            && link.send(&frame(kind::END, &[])).is_ok()
-        {
-            self.inner.idle(link);
-        }
+/// Keeps an arena too; of many those with most samples.
+fn keep(older: &mut Vec<(usize, Arc<Shown>)>, arena: Arc<Shown>) {
+    if older.iter().all(|(_, known)| known.id != arena.id) {
+        older.push((arena.tags().count(), arena));
+        older.sort_by_key(|(samples, _)| std::cmp::Reverse(*samples));
+        older.truncate(ARENAS_MAX);
     }
 }

@@ -11,23 +11,34 @@ pub(crate) const OVERDUE_MS: u64 = 10_000;
 /// Fetches of a connection that others wait for; more are made without.
 const HELD_MAX: usize = 1 << 16;
 
+#[derive(Debug)]
+struct Fetch {
+    by: u64,
+    since_ms: u64,
+    /// Another connection has asked for it.
+    wanted: bool,
+}
+
 /// See the module's head.
 #[derive(Debug, Default)]
 pub(crate) struct Flights {
-    by_key: HashMap<Key, (u64, u64)>,
+    by_key: HashMap<Key, Fetch>,
     held: HashMap<u64, Vec<Key>>,
 }
 
 impl Flights {
     /// True if connection `by` is to fetch the sample; false while another one does.
     pub(crate) fn claim(&mut self, by: u64, key: Key, now_ms: u64) -> bool {
-        match self.by_key.get(&key) {
-            Some(&(other, since_ms)) if other != by && now_ms.saturating_sub(since_ms) < OVERDUE_MS => false,
-            Some(&(other, _)) if other == by => true,
+        match self.by_key.get_mut(&key) {
+            Some(fetch) if fetch.by != by && now_ms.saturating_sub(fetch.since_ms) < OVERDUE_MS => {
+                fetch.wanted = true;
+                false
+            }
+            Some(fetch) if fetch.by == by => true,
             _ => {
                 let held = self.held.entry(by).or_default();
                 if held.len() < HELD_MAX {
-                    self.by_key.insert(key, (by, now_ms));
+                    self.by_key.insert(key, Fetch { by, since_ms: now_ms, wanted: false });
                     held.push(key);
                 }
                 true
@@ -35,11 +46,16 @@ impl Flights {
         }
     }
 
+    /// True if another connection than the one that fetches the sample has asked for it.
+    pub(crate) fn is_wanted(&self, key: &Key) -> bool {
+        self.by_key.get(key).is_some_and(|fetch| fetch.wanted)
+    }
+
     /// Ends the fetches of a connection; true if there were any.
     pub(crate) fn end(&mut self, by: u64) -> bool {
         let Some(keys) = self.held.remove(&by) else { return false };
         for key in keys {
-            if self.by_key.get(&key).is_some_and(|&(other, _)| other == by) {
+            if self.by_key.get(&key).is_some_and(|fetch| fetch.by == by) {
                 self.by_key.remove(&key);
             }
         }
@@ -56,7 +72,8 @@ mod tests {
         let mut flights = Flights::default();
         let key = [1; 16];
         assert!(flights.claim(1, key, 0) && flights.claim(1, key, 5));
-        assert!(!flights.claim(2, key, 9));
+        assert!(!flights.is_wanted(&key));
+        assert!(!flights.claim(2, key, 9) && flights.is_wanted(&key) && !flights.is_wanted(&[2; 16]));
         assert!(flights.end(1) && !flights.end(1));
         assert!(flights.claim(2, key, 10));
         assert!(!flights.claim(3, key, 10 + OVERDUE_MS - 1));

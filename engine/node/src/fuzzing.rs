@@ -72,7 +72,7 @@ fn hear(owner: &mut Owner, peers: &mut [Option<(Peer, Parser)>], at: usize, byte
 fn message(at: usize, step: &[u8]) -> Vec<u8> {
     let of = |k: usize| step.get(k).copied().unwrap_or(0);
     let keys: Vec<u8> = step.iter().skip(2).flat_map(|&k| [k % 32; 16]).collect();
-    match of(0) % 13 {
+    match of(0) % 15 {
         0 => hello(&Hello {
             member: at as u64,
             dataset: u64::from(of(1) % 2),
@@ -94,6 +94,8 @@ fn message(at: usize, step: &[u8]) -> Vec<u8> {
         8 => frame(kind::RATE, &[&u32::from(of(1)).to_le_bytes(), &f32::from(of(2)).to_le_bytes()]),
         9 => frame(kind::FORGET, &[&keys]),
         10 => frame(kind::DROP, &[&text(&format!("data {}", of(1) % 3))]),
+        12 => frame(kind::ORDER, &[]),
+        13 => frame(kind::AT, &[&u32::from(of(1)).to_le_bytes()]),
         11 => frame(kind::PIN, &[&[of(2) % 2], &text(&format!("data {}", of(1) % 3))]),
         _ => frame(kind::LIMIT, &[&(u64::from(of(1)) << 6).to_le_bytes(), &text(&format!("job {}", of(2) % 3))]),
     }
@@ -105,9 +107,9 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let offers = [[0, 1, 40, 0, 0, 0, 0, 0], [0, 1, 40, 1, 0, 0, 0, 0]].concat();
     let steps = (0..60).flat_map(|k: u8| [k, k, 200, k, 0, k, k / 2, 3]);
     // Samples that are dropped, limited and forgotten while they are read.
-    let leaving = [10u8, 12, 9].map(|how| {
+    let leaving = [10u8, 14, 9].map(|how| {
         let read = [[4, 1, 40, 1, 0, 3, 0, 0], [4, 1, 40, 1, 0, 4, 0, 0], [1, 0, 3, 4, 3, 4, 3, 4]].concat();
-        let leave = [how, if how == 12 { 0 } else { 1 }, 0, 3, 4, 3, 4, 3];
+        let leave = [how, if how == 14 { 0 } else { 1 }, 0, 3, 4, 3, 4, 3];
         [&offers[..], &read, &leave, &[7; 8], &[7; 8]].concat()
     });
     let sound = [&greeting[..], &message(0, &[5, 9, 8, 7, 0, 3])].concat();

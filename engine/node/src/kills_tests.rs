@@ -38,7 +38,8 @@ fn plan() -> Option<&'static Plan> {
     let drawn = || {
         let (role, folder) = (std::env::var("KILLED_ROLE").ok()?, PathBuf::from(std::env::var_os("KILLED_FOLDER")?));
         let points = if role == "owner" { &OF_OWNERS[..] } else { &OF_RANKS };
-        let point = *points.get(drawn(points.len() as u64) as usize)?;
+        let adopts = role == "owner" && folder.join("owners-adopt").exists();
+        let point = if adopts { "adopting" } else { *points.get(drawn(points.len() as u64) as usize)? };
         let most = if point == "adopting" { 500 } else { 40 };
         let dies = role != "owner" || folder.join("owners-die").exists();
         dies.then(|| Plan { point, folder, left: AtomicU64::new(1 + drawn(most)) })
@@ -227,8 +228,11 @@ fn campaign(kills: usize, bytes: u64) {
         waits.last()
     );
     assert!(waits.last().is_some_and(|longest| *longest < Duration::from_secs(12)), "{:?}", waits.last());
-    // Leases of the dead would keep their samples' memory. The last planned owner may still be there: it dies later.
     let all: Vec<u32> = (0..ALL).collect();
+    if bytes > 4 * all.iter().map(|&id| crate::tests::data(id).len() as u64).sum::<u64>() {
+        outlive(folder, &witness, &all, (kills / 10).min(20));
+    }
+    // Leases of the dead would keep their samples' memory. The last planned owner may still be there: it dies later.
     let emptied = (0..200).any(|_| {
         deliver(&witness, &all, &mut |_| ());
         std::thread::sleep(Duration::from_millis(20));
@@ -236,6 +240,29 @@ fn campaign(kills: usize, bytes: u64) {
         admin.is_some_and(|admin| admin.drop_dataset("data").is_ok() && admin.list().is_ok_and(|now| now.bytes == 0))
     });
     assert!(emptied, "leases of dead processes are still there");
+}
+
+/// Owners die one after the other while they take over what the one before had taken over: all of it is still there.
+fn outlive(folder: &Path, witness: &Client, all: &[u32], owners: usize) {
+    let died = || deaths(folder).get("adopting").copied().unwrap_or(0);
+    let until = Instant::now() + Duration::from_secs(30 + 8 * owners as u64);
+    let held = |all: &[u32]| (0..20).map(|_| read(witness, all).len()).max();
+    while read(witness, all).len() < all.len() && Instant::now() < until {
+        deliver(witness, all, &mut |_| ());
+    }
+    ["owners-adopt", "owners-die"].iter().for_each(|file| std::fs::write(folder.join(file), "").unwrap());
+    let before = died();
+    kill_owner(folder);
+    while died() < before + owners && Instant::now() < until {
+        read(witness, all);
+    }
+    ["owners-adopt", "owners-die"].iter().for_each(|file| std::fs::remove_file(folder.join(file)).unwrap());
+    kill_owner(folder);
+    while held(all) < Some(all.len()) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    println!("after {} owners that died while they took over: {:?} of {}", died() - before, held(all), all.len());
+    assert!(died() >= before + owners && held(all) >= Some(all.len() * 99 / 100), "{:?}", deaths(folder));
 }
 
 #[test]

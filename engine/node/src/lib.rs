@@ -6,8 +6,9 @@
 //!
 //! ```text
 //! message.rs   what is said over the socket, and its parser      wire.rs    bytes and file descriptors over a socket
-//! books.rs     residents, jobs, and which resident leaves        room.rs    free places of the arena
+//! books.rs     residents and jobs       victims.rs  which of them leaves first      room.rs    free places of the arena
 //! flights.rs   who fetches what                                  arena.rs   the memory file and its tags
+//! orders.rs    orders of epochs that jobs read together
 //! owner.rs     the owner's one thread      serving.rs  its answers      adoption.rs  the arena of a dead owner
 //! client.rs    a process that reads and offers                   link.rs    one of its connections, numbers.rs its counts
 //! start.rs     the socket's folder, and who starts an owner      admin.rs   list, drop, limit
@@ -33,19 +34,23 @@ mod kills_tests;
 mod link;
 mod message;
 mod numbers;
+mod orders;
 mod owner;
 mod planted;
+mod resident;
 mod room;
 mod serving;
 mod start;
 #[cfg(test)]
 mod tests;
+mod victims;
 mod wire;
 
 pub use admin::{Admin, Listed, ListedJob};
 pub use client::{Client, Flight, Offer, Read, Settings, Whose};
 pub use message::Key;
 pub use numbers::Numbers;
+pub use orders::ORDERED_MAX;
 pub use owner::{Serve, serve};
 
 /// An owner leaves after it had no clients for so many seconds.

@@ -22,7 +22,7 @@ pub(crate) const ANSWER_MAX: usize = 16 << 20;
 pub(crate) const NAME_MAX: usize = 512;
 pub(crate) const HEAD: usize = 5;
 const OFFER: usize = 36;
-const MAGIC: [u8; 8] = *b"lfnode\0\x02";
+const MAGIC: [u8; 8] = *b"lfnode\0\x03";
 
 /// The kinds of messages: a client's, then the owner's.
 pub(crate) mod kind {
@@ -38,12 +38,15 @@ pub(crate) mod kind {
     pub(crate) const DROP: u8 = 10;
     pub(crate) const LIMIT: u8 = 11;
     pub(crate) const PIN: u8 = 12;
+    pub(crate) const ORDER: u8 = 13;
+    pub(crate) const AT: u8 = 14;
     pub(crate) const WELCOME: u8 = 64;
     pub(crate) const FOUND: u8 = 65;
     pub(crate) const WHOSE: u8 = 66;
     pub(crate) const TEXT: u8 = 67;
     pub(crate) const COUNT: u8 = 68;
     pub(crate) const REFUSED: u8 = 69;
+    pub(crate) const ORDERED: u8 = 70;
 }
 
 /// A message of a client.
@@ -76,6 +79,10 @@ pub(crate) enum Message<'a> {
         dataset: &'a str,
         pinned: bool,
     },
+    /// Asks for the order of an epoch that begins.
+    Order,
+    /// So many samples of it have been read.
+    At(u32),
 }
 
 /// The first message of a connection that reads samples.
@@ -168,8 +175,8 @@ impl Parser {
         let whole = match kind {
             kind::OFFER if length < OFFER => return Err(format!("an offer of {length} bytes")),
             kind::OFFER => OFFER,
-            kind::HELLO..=kind::PIN if length <= CONTROL_MAX => length,
-            kind::HELLO..=kind::PIN => return Err(format!("a message of kind {kind} with {length} bytes")),
+            kind::HELLO..=kind::AT if length <= CONTROL_MAX => length,
+            kind::HELLO..=kind::AT => return Err(format!("a message of kind {kind} with {length} bytes")),
             kind => return Err(format!("a message of unknown kind {kind}")),
         };
         Ok((rest.len() < whole).then(|| whole - rest.len()))
@@ -279,6 +286,8 @@ fn message(kind: u8, bytes: &[u8]) -> Result<Message<'_>, String> {
             let [pinned] = fields.array()?;
             Message::Pin { dataset: fields.text()?, pinned: pinned != 0 }
         }
+        kind::ORDER => Message::Order,
+        kind::AT => Message::At(fields.u32()?),
         kind => return Err(format!("a message of unknown kind {kind}")),
     };
     fields.end()?;
@@ -371,6 +380,8 @@ mod tests {
             frame(kind::END, &[]),
             frame(kind::LIMIT, &[&u64::MAX.to_le_bytes(), &text("job")]),
             frame(kind::PIN, &[&[1], &text("data")]),
+            frame(kind::ORDER, &[]),
+            frame(kind::AT, &[&7u32.to_le_bytes()]),
         ]
         .concat()
     }
@@ -397,7 +408,7 @@ mod tests {
         ) {
             let all = sent();
             let whole = parsed(&[&all]).unwrap();
-            prop_assert_eq!(whole.len(), 9);
+            prop_assert_eq!(whole.len(), 11);
             let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(all.len())).collect();
             cuts.sort_unstable();
             let mut pieces = Vec::new();

@@ -17,12 +17,13 @@ use crate::arena::Arena;
 use crate::books::Books;
 use crate::flights::Flights;
 use crate::message::{Key, Parser, frame, kind};
+use crate::orders::ORDERED_MAX;
 use crate::{start, wire};
 
 /// Connections at a time.
 const CONNECTIONS_MAX: usize = 1000;
-/// Answers that wait for a client to read them; a client with more is dropped.
-const UNREAD_MAX: usize = 4 << 20;
+/// Answers that wait for a client to read them; a client with more is dropped. The longest is an order.
+const UNREAD_MAX: usize = 4 * ORDERED_MAX as usize + (4 << 20);
 /// Bytes read of a connection before the others have their turn.
 const TURN_BYTES: usize = 1 << 20;
 /// Samples that are adopted while nothing else is to do, before sockets are looked at again.
@@ -83,7 +84,8 @@ pub(crate) struct Owner {
     pub(crate) books: Books,
     pub(crate) flights: Flights,
     pub(crate) waiters: Vec<Waiter>,
-    pub(crate) adoption: Option<Adoption>,
+    /// Arenas that are being taken over, the newest first.
+    pub(crate) adoptions: Vec<Adoption>,
     pub(crate) adopted: Vec<u64>,
     pub(crate) bytes: u64,
     pub(crate) refused: u64,
@@ -104,7 +106,7 @@ impl Owner {
             arena,
             flights: Flights::default(),
             waiters: Vec::new(),
-            adoption: None,
+            adoptions: Vec::new(),
             adopted: vec![id],
             bytes,
             refused: 0,
@@ -176,7 +178,7 @@ fn wait(owner: &Owner, peers: &Peers, listener: &UnixListener, idle: Duration) -
     let now_ms = owner.now_ms();
     let due = owner.waiters.iter().map(|waiter| waiter.until_ms.saturating_sub(now_ms)).min();
     let mut timeout = due.map_or(idle, |ms| idle.min(Duration::from_millis(ms)));
-    if owner.adoption.is_some() {
+    if !owner.adoptions.is_empty() {
         timeout = Duration::ZERO;
     }
     let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) + 1 };

@@ -6,6 +6,7 @@ use crate::flights::OVERDUE_MS;
 use crate::message::{Key, Message, Part, begin, finish, frame, kind};
 use crate::owner::{Coming, Owner, Peer, Waiter};
 use crate::planted::planted;
+use crate::start;
 
 /// Codes of [`kind::WHOSE`].
 pub(crate) const OURS: u8 = 0;
@@ -22,7 +23,7 @@ impl Owner {
             Part::Message(message) => self.obey(number, peer, message)?,
             Part::Offer(head) => {
                 let member = peer.member.ok_or("an offer before a greeting")?;
-                let offered = self.books.offer(member, &head);
+                let offered = self.books.offer(member, &head, self.flights.is_wanted(&head.key));
                 offered.freed.iter().for_each(|&slot| self.arena.untag(slot));
                 let at = offered.slot.and_then(|slot| self.books.place_of(slot)).unwrap_or(0);
                 let sum = crc32fast::Hasher::new();
@@ -91,14 +92,12 @@ impl Owner {
                 self.books.rate(member, first, &draws);
             }
             Message::Forget(keys) => {
-                for key in keys {
-                    if let Some((slot, _)) = self.books.find(&key) {
+                for key in &keys {
+                    if let Some((slot, _)) = self.books.find(key) {
                         self.drop_slot(slot);
                     }
-                    if let Some(adoption) = &mut self.adoption {
-                        adoption.left.remove(&key);
-                    }
                 }
+                self.leave_behind(|key, _| keys.contains(key));
             }
             Message::Adopt => {
                 let file = peer.file_in.take().ok_or("an arena without its file")?;
@@ -112,6 +111,8 @@ impl Owner {
             Message::Drop(name) => {
                 let slots = self.books.all_of(name);
                 slots.iter().flatten().for_each(|&slot| self.drop_slot(slot));
+                let dropped = self.books.digests(name);
+                self.leave_behind(|_, dataset| dropped.contains(&dataset));
                 let count = slots.map_or(u64::MAX, |slots| slots.len() as u64);
                 peer.out.extend(frame(kind::COUNT, &[&count.to_le_bytes()]));
             }
@@ -119,6 +120,17 @@ impl Owner {
                 let beyond = self.books.limit(job, bytes);
                 beyond.iter().flatten().for_each(|&slot| self.drop_slot(slot));
                 peer.out.extend(frame(kind::COUNT, &[&u64::from(beyond.is_some()).to_le_bytes()]));
+            }
+            Message::Order => {
+                let member = peer.member.ok_or("an order is asked for before a greeting")?;
+                let ids = self.books.order(member, start::random())?;
+                let at = begin(&mut peer.out, kind::ORDERED);
+                peer.out.extend(ids.iter().flat_map(|id| id.to_le_bytes()));
+                finish(&mut peer.out, at);
+            }
+            Message::At(at) => {
+                let member = peer.member.ok_or("a place in an order before a greeting")?;
+                self.books.read_to(member, at as usize);
             }
             Message::Pin { dataset, pinned } => {
                 let known = self.books.pin(dataset, pinned);
@@ -132,6 +144,7 @@ impl Owner {
     fn find(&mut self, peer: &mut Peer, keys: &[Key]) {
         let at = begin(&mut peer.out, kind::FOUND);
         peer.out.extend_from_slice(&self.books.used().to_le_bytes());
+        peer.out.extend_from_slice(&self.adoptable().to_le_bytes());
         peer.out.reserve(16 * keys.len());
         let mut hit_bytes = 0;
         for key in keys {

@@ -126,6 +126,8 @@ pub struct NodeTier {
     pub command: Vec<OsString>,
     /// The job's name.
     pub job: String,
+    /// The order of the job's epochs comes from its owner.
+    pub order: bool,
 }
 
 /// A pool on a Redis or Valkey server or cluster.

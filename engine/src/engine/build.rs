@@ -24,7 +24,7 @@ use crate::sampler::{
 };
 use crate::scoring::Scale;
 use crate::settings::{CacheForm, CopyPath, ImageSteps, OnError, Settings};
-use crate::source::{Decisions, Decoder, News, NodeTier, Source, decoded, on_node};
+use crate::source::{Decisions, Decoder, News, NodeOrders, Source, decoded, on_node};
 use crate::staging::{BatchLayout, SlotPool};
 use crate::stats::{Counters, Identity, Publisher};
 use crate::tune::lead::Lead;
@@ -171,6 +171,7 @@ fn publisher(
 /// An engine to be: nothing stands against it but that memory may be short. It holds none of that memory yet.
 struct Checked {
     dataset: Dataset,
+    node_orders: Option<NodeOrders>,
     settings: Settings,
     sampler: Arc<dyn Sampler>,
     batches: Batches,
@@ -216,17 +217,26 @@ impl Checked {
             transformed: steps.any(),
             scattered: dataset.source.form().tailed() || layout.fields().len() != 1,
         };
+        let mut node_orders = None;
         if let Some(node) = &settings.node {
-            let node = NodeTier {
-                folders: lossfeed_stats::candidates(),
-                bytes: node.bytes,
-                command: node.command.iter().map(Into::into).collect(),
-                job: settings.job.clone().unwrap_or_else(|| "lossfeed".into()),
-            };
-            dataset.source = on_node(dataset.source, &node)?;
+            let tier = node.tier(settings.job.as_deref(), settings.sampler.is_by_node());
+            (dataset.source, node_orders) = on_node(dataset.source, &tier)?;
         }
         let copy_path = copy_cost::settled_on(&settings, &obstacles, gpu.as_ref())?;
-        Ok(Self { dataset, settings, sampler, batches, steps, layout, records, device, gpu, left, copy_path })
+        Ok(Self {
+            dataset,
+            node_orders,
+            settings,
+            sampler,
+            batches,
+            steps,
+            layout,
+            records,
+            device,
+            gpu,
+            left,
+            copy_path,
+        })
     }
 
     /// Takes the memory.
@@ -246,7 +256,7 @@ impl Checked {
         let decisions = Arc::default();
         let (read_ahead, leading) = self.reading(&counters, &decisions);
         let tuning = self.tuning();
-        let Self { dataset, settings, batches, steps, records, device, gpu, left, .. } = self;
+        let Self { dataset, node_orders, settings, batches, steps, records, device, gpu, left, .. } = self;
         let Dataset { source, decoder } = dataset;
         // What is kept decoded has one size already, and what a dataset makes one size is cropped of that.
         let own_size = records.encoded() && decoder.as_ref().is_some_and(|decoder| !decoder.resizes());
@@ -286,6 +296,7 @@ impl Checked {
             seed: settings.seed.into(),
             seed_is_open: settings.open_seed.into(),
             settings,
+            node_orders,
             policy_name,
             batches,
             device,

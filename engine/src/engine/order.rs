@@ -24,6 +24,12 @@ impl Engine {
             )));
         }
         let clock = self.clock.lock();
+        let is_known = clock.current.as_ref().is_some_and(|i| !i.stopped()) || clock.resume.is_some();
+        if self.node_orders.is_some() && !is_known {
+            return Err(Error::usage(
+                "order=\"node\": the node cache gives an epoch's order when it begins: ask for the plan of one under way",
+            ));
+        }
         if let Some(current) = clock.current.as_ref().filter(|i| !i.stopped()) {
             return Ok(current.plan().clone());
         }

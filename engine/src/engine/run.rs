@@ -173,6 +173,19 @@ impl Engine {
         Ok((order, cut))
     }
 
+    /// The order of an epoch from the node cache, if that is to give it and does.
+    fn ordered_by_node(&self, epoch: u64) -> Option<(Arc<Order>, Cut)> {
+        let ids = self.node_orders.as_ref()?.begin();
+        let Some(ids) = ids else {
+            tracing::warn!(epoch, "the node cache gives no order: this job draws its own");
+            return None;
+        };
+        let s = &self.settings;
+        let order = Order { weights: vec![1.0; ids.len()], ids };
+        let cut = Cut::of(&order, false, self.batches, s.batch_size, s.drop_last);
+        Some((Arc::new(order), cut))
+    }
+
     fn start(&self, handed: Option<(Order, Cut)>) -> Result<u64> {
         self.usable()?;
         let mut clock = self.clock.lock();
@@ -203,11 +216,11 @@ impl Engine {
         self.tune_epoch(epoch, anew)?;
         let (order, cut) = match stored.or(handed) {
             Some((order, cut)) => (Arc::new(order), cut),
-            None => self.drawn(epoch)?,
+            None => self.ordered_by_node(epoch).map_or_else(|| self.drawn(epoch), Ok)?,
         };
         // A pool and the node cache keep what this epoch draws often.
         let tiers = self.feed.source.counted();
-        if (tiers.pool.is_some() || tiers.node.is_some()) && self.feed.cache.adaptive() {
+        if (tiers.pool.is_some() || tiers.node.is_some()) && self.feed.cache.adaptive() && self.node_orders.is_none() {
             let snapshot = self.feed.cache.snapshot();
             self.feed.source.tell(News::Importances(&self.run_name(), snapshot.scores().as_slice()));
         }

@@ -79,6 +79,10 @@ impl SamplerSettings {
     pub fn given(&self) -> Option<Given> {
         if let Self::Given(sampler) = self { Some(*sampler) } else { None }
     }
+    /// Whether the node cache gives the orders: see [`Uniform::by_node`].
+    pub fn is_by_node(&self) -> bool {
+        matches!(self, Self::Uniform(Uniform { by_node: true, .. }))
+    }
     /// The same with another part of the rows that may be fetched, for those that [`Auto`] chooses.
     pub fn with_fetches(self, fetches: f64) -> Self {
         match self {
@@ -112,7 +116,7 @@ impl SamplerSettings {
     /// epoch is shared out anew. There a sample comes back after one epoch or ten, and that is known ahead (decision
     /// 40).
     pub fn default_policy(&self, ranks: u32) -> &'static Entry {
-        let anew = matches!(self, Self::Uniform(Uniform { fixed_shares: false, in_order: false, .. }));
+        let anew = matches!(self, Self::Uniform(Uniform { fixed_shares: false, in_order: false, by_node: false, .. }));
         let ahead = || policy::find("belady").ok().filter(|_| anew && ranks > 1);
         ahead().unwrap_or_else(|| policy::default_for(self.name()))
     }

@@ -23,6 +23,9 @@ pub struct Uniform {
     /// ranks are never in one rank's batch. Every sample comes once an epoch all the same, with weights for shares of
     /// unequal size.
     pub fixed_shares: bool,
+    /// The order comes from the node cache, so that the jobs of a machine read the same samples at about the same time.
+    /// Where that gives none, a permutation as without this. For one rank, and not with the others.
+    pub by_node: bool,
 }
 
 impl Sampler for Uniform {
@@ -31,6 +34,12 @@ impl Sampler for Uniform {
     }
     fn check(&self) -> Result<()> {
         let set = match self {
+            Self { by_node: true, replacement: false, in_order: false, fixed_shares: false } => return Ok(()),
+            Self { by_node: true, .. } => {
+                return Err(Error::settings(
+                    "uniform: by_node is set beside replacement, in_order or fixed_shares: the node cache gives every sample once, in an order of its own, so leave the other out",
+                ));
+            }
             Self { fixed_shares: true, replacement: true, .. } => "replacement",
             Self { fixed_shares: true, in_order: true, .. } => "in_order",
             Self { replacement: true, in_order: true, .. } => {
@@ -45,10 +54,10 @@ impl Sampler for Uniform {
         )))
     }
     fn adaptive(&self) -> bool {
-        false
+        self.by_node
     }
     fn shares_one_list(&self) -> bool {
-        !self.replacement && !self.fixed_shares
+        !self.replacement && !self.fixed_shares && !self.by_node
     }
     fn draw(&self, outlook: &Outlook<'_>) -> Result<Order> {
         let &Outlook { samples, epoch, seed, rank, world_size, .. } = outlook;

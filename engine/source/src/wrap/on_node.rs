@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use lossfeed_disk::Whose;
 use lossfeed_node::{Client, Flight, Key, Offer, Settings};
+use lossfeed_sync::Mutex;
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
@@ -37,8 +38,54 @@ struct OnNode {
     client: Client,
     place: [u8; 32],
     known: Known,
-    /// This job draws by importance: what the owner has now, it may give up for other samples.
+    /// This job draws by importance, or in an order of the owner's: what that has now, it may give up for other samples.
     rated: AtomicBool,
+    walk: Arc<Mutex<Walk>>,
+}
+
+/// The way through an epoch whose order came from the owner; empty in an order of this job's own.
+#[derive(Default)]
+struct Walk {
+    /// The place of each sample.
+    places: Vec<u32>,
+    /// Places that were read, and that the owner was told of.
+    at: u32,
+    told: u32,
+}
+
+impl Walk {
+    /// These are read now. How far that is, if the owner is to be told: a thousand times an epoch.
+    fn read(&mut self, ids: &[SampleId]) -> Option<u32> {
+        let places = ids.iter().filter_map(|&id| self.places.get(id as usize));
+        self.at = places.fold(self.at, |at, &place| at.max(place + 1));
+        let news = self.at - self.told > self.places.len() as u32 / 1024;
+        news.then(|| {
+            self.told = self.at;
+            self.at
+        })
+    }
+}
+
+/// Orders in which the jobs of this machine read a dataset together.
+pub struct NodeOrders {
+    client: Client,
+    walk: Arc<Mutex<Walk>>,
+}
+
+impl NodeOrders {
+    /// Datasets have at most so many samples.
+    pub const SAMPLES_MAX: usize = lossfeed_node::ORDERED_MAX as usize;
+
+    /// The order of an epoch that begins now: every sample once. `None` where no owner answers.
+    pub fn begin(&self) -> Option<Vec<SampleId>> {
+        let order = self.client.order(&|| false);
+        let mut places = vec![0; order.as_ref().map_or(0, Vec::len)];
+        for (place, &id) in (0..).zip(order.iter().flatten()) {
+            places[id as usize] = place;
+        }
+        *self.walk.lock() = Walk { places, at: 0, told: 0 };
+        order
+    }
 }
 
 /// Keys that were computed, and samples that the owner had when it was asked last; of small datasets.
@@ -80,7 +127,7 @@ impl Known {
 /// # Errors
 /// `Settings` for a folder that is another user's and for a source whose samples cannot be kept. An owner that does not
 /// start is no error: samples come from the source until one does.
-pub fn on_node(source: Arc<dyn Source>, node: &NodeTier) -> Result<Arc<dyn Source>> {
+pub fn on_node(source: Arc<dyn Source>, node: &NodeTier) -> Result<(Arc<dyn Source>, Option<NodeOrders>)> {
     if source.facts().in_memory {
         return Err(Error::settings(format!(
             "share=\"node\": the samples of {} are in this process's memory and are not read from a store: leave it out",
@@ -119,11 +166,18 @@ pub fn on_node(source: Arc<dyn Source>, node: &NodeTier) -> Result<Arc<dyn Sourc
         );
     }
     let alone_us = client.fetched_in_us();
-    let (known, rated) = (Known::new(source.len()), AtomicBool::new(false));
-    let tier = OnNode { source: Arc::clone(&source), client: client.clone(), place, known, rated };
+    let orders = NodeOrders { client: client.clone(), walk: Arc::default() };
+    let tier = OnNode {
+        source: Arc::clone(&source),
+        client: client.clone(),
+        place,
+        known: Known::new(source.len()),
+        rated: AtomicBool::new(node.order),
+        walk: Arc::clone(&orders.walk),
+    };
     let tiered = Tiered::new(source, tier, alone_us);
     hand_over(&tiered, &client)?;
-    Ok(Arc::new(tiered))
+    Ok((Arc::new(tiered), node.order.then_some(orders)))
 }
 
 /// Gives the owner what came while the dataset was opened, as far as it has room: no process has to fetch it.
@@ -188,6 +242,8 @@ impl Tier for OnNode {
         stopped: &dyn Fn() -> bool,
         sink: &mut dyn FnMut(usize, &[u8]) -> ControlFlow<()>,
     ) -> Outcome {
+        let far = self.walk.lock().read(ids);
+        far.into_iter().for_each(|at| self.client.read_to(at));
         let keys = ids.iter().enumerate();
         let keys: Vec<(usize, Key, u64)> =
             keys.filter_map(|(k, &id)| Some((k, self.key(id)?, self.source.payload_bytes(id)))).collect();

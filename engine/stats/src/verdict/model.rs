@@ -15,10 +15,12 @@ const SPARE: f64 = 1.15;
 /// process that would show it; and the worker's processor a half of that.
 const HANDED_US: f64 = 300.0;
 const PIECE_US: f64 = 400.0;
-/// The three times overlap only where batches take equally long: two that are equal make a step a fifth longer.
-const OVERLAP: f64 = 4.0;
+/// The three times overlap only where batches take equally long: two that are equal make a step a tenth longer.
+const OVERLAP: f64 = 8.0;
+/// What the model does not explain of a step is at most this share of what it does.
+const UNEXPLAINED: f64 = 0.25;
 /// To let a tensor go that came from a worker process costs the loop so much (µs).
-const RELEASE_US: f64 = 15.0;
+const RELEASE_US: f64 = 11.0;
 
 /// Times of one step (µs).
 #[derive(Debug, Clone, Copy)]
@@ -94,10 +96,10 @@ impl Model {
         }
     }
 
-    /// The step with so many in place of those there are. What the model does not explain stays as it is.
+    /// The step with so many in place of those there are. What the model does not explain stays as large a part of it.
     pub(super) fn changed(&self, workers: u64) -> f64 {
-        let unexplained = (self.now - self.with(self.workers)).clamp(0.0, 0.2 * self.now);
-        self.with(workers) + unexplained
+        let unexplained = self.now / self.with(self.workers) - 1.0;
+        self.with(workers) * (1.0 + unexplained.clamp(0.0, UNEXPLAINED))
     }
 
     /// The fewest workers that keep up, with a little to spare for batches that take longer. Processors that are the

@@ -137,7 +137,8 @@ fn larger_cache(m: &Measured) -> Option<Proposal> {
     }
     let step_us = m.step_us();
     let busy = m.busy_us as f64 / m.steps.max(1) as f64;
-    let cold = step_us / (1.0 - share(c.hits, c.requests)).max(1e-3);
+    // What was read ahead and stayed for the next pass is no hit and costs nothing either.
+    let cold = step_us / share(c.fetched, c.requests).clamp(1e-3, 1.0);
     let bytes = round_up((1.0 - busy / cold) * dataset * 1.05);
     // A cache that is used again has as large a share of the samples as of the bytes.
     let missing = 1.0 - (bytes as f64 / dataset).min(1.0);

@@ -21,6 +21,7 @@ CopyPath = Literal["auto", "gathered", "batched", "mapped"]
 CacheShare = Literal["node"]
 OnError = Literal["raise", "skip", "substitute"]
 Ranks = Literal["own", "exchange"]
+Order = Literal["node"]
 Framework = Literal["auto", "torch", "numpy"]
 #: Beside any number.
 Workers = Literal["auto"]

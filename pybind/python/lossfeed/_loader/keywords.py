@@ -109,6 +109,15 @@ def sampler(value: Any, shuffle: Any) -> dict[str, Any]:
     return settings
 
 
+def by_node(sampler: dict[str, Any], shuffle: Any) -> dict[str, Any]:
+    """The engine's sampler settings where the shared cache's owner makes the order, in place of `sampler`."""
+    if sampler["name"] != "uniform" or sampler.keys() - {"name", "in_order"}:
+        raise SettingsError(f"order=\"node\" with sampler {sampler['name']!r}: the order is the sampler; leave one out")
+    if shuffle is False:
+        raise SettingsError('order="node" with shuffle=False: the order is shuffled; leave one out')
+    return {"name": "uniform", "by_node": True}
+
+
 #: What the engine's names of types mean to whoever sets an option.
 _KINDS = {
     "u32": "a whole number from 0 on",

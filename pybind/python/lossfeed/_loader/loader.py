@@ -81,6 +81,7 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, LinearLosses, MadeAgain):
         smoothing: weight of the old importance when a new score comes, from 0 to below 1.
         score_file: a file that keeps importances for the next run. Several ranks: ``{rank}`` in its name.
         score_file_every: seconds from one writing of it to the next.
+        order: ``"node"``: the jobs of a machine that share a cache shuffle together; see :class:`Sampling`.
         sampling: a :class:`Sampling` holds ``sampler`` to ``score_file_every`` and ``ranks``; its help says more.
 
     Cache:
@@ -171,12 +172,13 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, LinearLosses, MadeAgain):
         journal: str | os.PathLike[str] | None = None,
         score_file: str | os.PathLike[str] | None = None,
         score_file_every: float = 60.0,
+        order: literals.Order | None = None,
         record: str | os.PathLike[str] | None = None,
     ) -> None:
         cached: dict[str, Any] = {"form": cache_form, "policy": policy, "copy_path": copy_path}
         cached |= {"frozen_augmentation": frozen_augmentation}
         drawn: dict[str, Any] = {"sampler": sampler, "score": keywords.scores(scores, score), "ranks": ranks}
-        drawn |= {"smoothing": smoothing, "score_file": score_file, "score_file_every": score_file_every}
+        drawn |= {"order": order, "smoothing": smoothing, "score_file": score_file, "score_file_every": score_file_every}
         read: dict[str, Any] = {"num_workers": num_workers, "prefetch_factor": prefetch_factor}
         read |= {"read_ahead": read_ahead, "timeout": timeout, "on_error": on_error, "max_slots": max_slots}
         read |= {"worker_init_fn": worker_init_fn}

@@ -257,6 +257,8 @@ def _settings(
     sampler = keywords.sampler(asked.sampling.sampler, asked.shuffle)
     if order is not None:
         sampler = {"name": "given", "batches": order.batches}
+    if asked.sampling.order is not None:
+        sampler = keywords.by_node(sampler, asked.shuffle)
     if sampler["name"] == "auto" and sampler.get("augmented") is None and asked.transform is not None:
         sampler["augmented"] = delivery.random
     batch_size, drop_last = checks.whole("batch_size", asked.batch_size, 1), checks.flag("drop_last", asked.drop_last)

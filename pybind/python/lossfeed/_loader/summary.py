@@ -72,6 +72,8 @@ def _order(loader: Any, chosen: str) -> str:
         return "your own ids"
     if asked.get("in_order"):
         return "in order; shuffle=True shuffles"
+    if asked.get("by_node"):
+        return "shuffled by the shared cache's owner, with the other jobs of this machine"
     if asked["name"] != "auto":
         return "shuffled by (seed, epoch)" if chosen == "uniform" else f"sampler {chosen}"
     if chosen == "auto":  # closed, or not begun: nothing was chosen

@@ -196,6 +196,10 @@ class Sampling(Topic):
         ranks: ``"own"``, the default: each rank draws from its own share of the samples for the whole run.
             ``"exchange"``: all ranks draw one order by what all have learned, and each takes its part; see
             :meth:`lossfeed.Loader.exchange`.
+        order: ``"node"``, with ``Cache(share="node")``: the shared cache's owner shuffles. Each epoch has every sample
+            once; jobs that read the dataset at the same time get the same samples at about the same time, so that of J
+            jobs each fetches one of J samples that the cache does not keep. An epoch that begins beside another job's
+            starts where that one is. One rank a job; not with another sampler. None, the default: this loader's own.
         score_file: a file that keeps importances; None, the default: none. A loader that is given it again begins with
             them, on any number of ranks. It is written by a thread and at ``close``; a killed process leaves the old
             file or the new one, whole. 12 bytes a scored sample, mode 600; links are not followed. With several ranks
@@ -214,6 +218,7 @@ class Sampling(Topic):
     score: literals.Score | None = None
     smoothing: float | None = None
     ranks: literals.Ranks = "own"
+    order: literals.Order | None = None
     score_file: str | os.PathLike[str] | None = None
     score_file_every: float = 60.0
 
@@ -226,6 +231,8 @@ class Sampling(Topic):
         if self.smoothing is not None and checks.real("smoothing", self.smoothing) >= 1.0:
             raise SettingsError(f"smoothing={self.smoothing!r} must be at least 0 and below 1: 0 keeps the newest score")
         checks.choice("ranks", self.ranks, "own", "exchange")
+        if self.order is not None:
+            checks.choice("order", self.order, "node")
         keywords.score_file(self.score_file, self.score_file_every, 1, False)
 
     def _settings(self, ranks: int) -> dict[str, Any]:

@@ -3,10 +3,12 @@ and whether the interpreter or compiled code computes.
 
 A fetch's processor time tells waiting from computing, and the kernel's run-queue delay tells both from a machine whose
 processors are taken. What computes is sampled, twenty times a second at most and only where fetches compute: if the
-interpreter's lock had to be waited for, Python ran; if not, compiled code.
+interpreter's lock had to be waited for, Python ran; if not, compiled code. The frame that ran is seen when the lock has
+come, so it is asked for soon: code that lets it go often else keeps it until the end of a fetch.
 """
 
 import os
+import random
 import sys
 import threading
 import time
@@ -16,8 +18,10 @@ from . import slots
 _clock, _processor = time.perf_counter, time.thread_time
 NAMES = ("parent", "batches", "wall", "processor", "delay", "longest", "python", "compiled", "spent")
 (PARENT, BATCHES, WALL, PROCESSOR, DELAY, LONGEST, PYTHON, COMPILED, SPENT) = range(len(NAMES))
-#: Seconds between two samples, and how many are taken.
-_PERIOD, _SAMPLES = 0.05, 1200
+#: Seconds between two samples, and the longest time behind them, drawn anew each time; and how many are taken.
+_PERIOD, _SPREAD, _SAMPLES = 0.04, 0.02, 1200
+#: Seconds after which Python gives the interpreter's lock to a sample.
+_SOON = 2e-4
 #: A lock that came later (seconds) was held. Timers alone are late by a tenth of a millisecond.
 _HELD = 0.15e-3
 #: Sampling starts after so many fetches, if they compute for so long.
@@ -74,11 +78,18 @@ class Maker:
         n = self.numbers
         task = f"/proc/self/task/{_native_id(thread)}/stat"
         own = Delay()
+        draw = random.Random(0).random
         for _ in range(_SAMPLES):
-            before = own.read()
-            began = _clock()
             time.sleep(_PERIOD)
-            late = _clock() - began - _PERIOD - (own.read() - before)
+            usual = sys.getswitchinterval()
+            sys.setswitchinterval(min(usual, _SOON))
+            soon = sys.getswitchinterval()
+            before, wait = own.read(), _SPREAD * draw()
+            began = _clock()
+            time.sleep(wait)
+            late = _clock() - began - wait - (own.read() - before)
+            if sys.getswitchinterval() == soon:
+                sys.setswitchinterval(usual)
             if not self.fetching:
                 continue
             held = late >= _HELD
