@@ -8,6 +8,7 @@ own. Each job reads two epochs in a random order of its own:
 - ``private``: a cache of a fifth of the dataset for each; ``whole``: one that holds all of it;
 - ``disk``: a disk tier in /dev/shm, without a cache;
 - ``node``: ``cache=lf.Cache("64MiB", share="node")``, which holds all, and ``node-fifth`` with a fifth for all jobs;
+- ``node-order``: the same fifth, and ``order="node"``: the owner shuffles for all jobs;
 - ``ods``: Seneca's opportunistic sampling for each job by itself, ``sampler="ods"`` with a cache of a fifth for each.
 
 Processor time is that of the jobs, their starts left out, and of the owner. Seconds of the second epoch say what hits
@@ -40,6 +41,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "disk": {"disk": True},
     "node": {"share": "64MiB"},
     "node-fifth": {"share": "3800KiB"},
+    "node-order": {"share": "3800KiB", "order": "node"},
     "ods": {"cache": "20%", "sampler": "ods"},
 }
 
@@ -64,7 +66,7 @@ def process(asked: dict[str, Any]) -> None:
     disk = {"disk": asked["disk"], "disk_bytes": "64MiB"} if "disk" in asked else {}
     data = lf.open(asked["data"], latency=0.01, coalesce=False, **disk)
     cache = lf.Cache(asked["share"], share="node") if "share" in asked else asked.get("cache")
-    order = {"sampler": asked["sampler"]} if "sampler" in asked else {"shuffle": True}
+    order = {name: asked[name] for name in ("sampler", "order") if name in asked} or {"shuffle": True}
     options: dict[str, Any] = order | {"seed": asked["seed"], "num_workers": 2, "read_ahead": 1 << 20}
     with lf.Loader(data, BATCH, cache=cache, framework="numpy", **options) as loader:
         begun = used()

@@ -12,6 +12,7 @@ mod policies;
 mod present;
 mod queue;
 mod replays;
+mod residents;
 mod samplers;
 mod selection;
 mod simulate;

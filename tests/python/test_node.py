@@ -295,3 +295,59 @@ def test_an_owner_that_cannot_start_costs_a_warning(store, monkeypatch, caplog):
     with lf.Loader(data, 10, cache=lf.Cache("1MiB", share="node"), framework="numpy") as loader:
         assert sum(len(batch.ids) for batch in loader) == SAMPLES
     assert any("no owner" in record.getMessage() for record in caplog.records)
+
+
+def loader(store, size, seed, **given):
+    data = lf.open(store.s3_url + "/data", store_options=store.store_options, hedge=False)
+    settings = {"num_workers": 1, "framework": "numpy", "job": f"job{seed}", "read_ahead": 4096, "seed": seed}
+    return lf.Loader(data, 10, cache=lf.Cache(size, share="node"), **settings, **given)
+
+
+def epochs_beside(one, other, epochs):
+    """Two loaders' epochs, batch by batch: the ids of each."""
+    seen = [[], []]
+    for _ in range(epochs):
+        for ids in seen:
+            ids.append([])
+        for batches in zip(one, other):
+            for ids, batch in zip(seen, batches):
+                ids[-1].extend(batch.ids.tolist())
+    return seen
+
+
+def test_jobs_that_leave_their_order_to_the_owner_fetch_for_each_other(store):
+    """Two jobs over a cache of a third: each epoch has every sample once, and what one job fetches serves both."""
+    read = {}
+    for given in ({"shuffle": True}, {"order": "node"}):
+        with loader(store, "32KiB", 1, **given) as one, loader(store, "32KiB", 2, **given) as other:
+            store.requests.clear()
+            seen = epochs_beside(one, other, 3)
+        for epochs in seen:
+            assert all(sorted(epoch) == list(range(SAMPLES)) for epoch in epochs)
+            assert epochs[0] != epochs[1] != epochs[2]
+        read[next(iter(given))] = objects_read(store)
+        os.kill(owner(), signal.SIGKILL)
+    # Without a common order each job misses what the cache does not hold; with one, half of it.
+    assert read["order"] < 0.65 * read["shuffle"], read
+
+
+def test_an_order_of_the_owner_goes_on_where_its_state_left_it_and_with_another_owner(store):
+    with loader(store, "64MiB", 1, order="node") as first:
+        with pytest.raises(lf.UsageError, match="the node cache gives an epoch's order when it begins"):
+            list(first.sampler)
+        passing = iter(first)
+        seen = [next(passing).ids.tolist() for _ in range(7)]
+        planned = list(first.sampler)
+        state = first.state_dict()
+    os.kill(owner(), signal.SIGKILL)
+    with loader(store, "64MiB", 1, order="node") as again:
+        again.load_state_dict(state)
+        seen += [batch.ids.tolist() for batch in again]
+        assert sum(seen, []) == planned and sorted(planned) == list(range(SAMPLES))
+        os.kill(owner(), signal.SIGKILL)
+        assert sorted(sum((batch.ids.tolist() for batch in again), [])) == list(range(SAMPLES))
+
+
+def test_an_order_of_the_owner_is_for_one_rank(store):
+    with pytest.raises(lf.SettingsError, match='order="node" with 2 ranks, which share one order anyway: leave order= out'):
+        loader(store, "64MiB", 1, order="node", rank=0, world_size=2)

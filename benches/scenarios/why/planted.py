@@ -147,7 +147,7 @@ def ours(make: Callable[[dict[str, Any], Path], Any], **keywords: Any) -> Callab
 
         with tempfile.TemporaryDirectory() as folder:
             data = make(s, Path(folder))
-            given = {name: s[name] for name in ("num_workers", "cache", "sampler") if name in s}
+            given = {name: s[name] for name in ("num_workers", "cache", "sampler", "read_ahead") if name in s}
             if "side" in s:
                 given["transform"] = lf.ImageTransform("float32", crop=32)
             with lf.Loader(data, s["batch_size"], device="cpu", seed=0, **given, **keywords) as loader:
@@ -291,11 +291,12 @@ CASES = {
     "pass start": Case(starting, ("input-bound",), ("pass-start",), {"epochs": 5, "num_workers": 2}),
     "ours, slow store": Case(
         ours(store), ("input-bound",), ("source",),
-        {"samples": 480, "side": 64, "latency_ms": 20, "bandwidth": 600_000, "step_ms": 5, "num_workers": 2} | THRICE,
+        {"samples": 480, "side": 64, "latency_ms": 20, "bandwidth": 600_000, "step_ms": 5, "num_workers": 2}
+        | {"read_ahead": 1 << 16} | THRICE,
     ),
     "ours, slow decode": Case(
         ours(store), ("input-bound",), ("decode",),
-        {"samples": 320, "side": 640, "latency_ms": 0, "num_workers": 1, "step_ms": 2, "epochs": 2},
+        {"samples": 960, "side": 640, "latency_ms": 0, "num_workers": 1, "step_ms": 2, "epochs": 2},
     ),
     "ours, slow Python": Case(
         ours(items_of_ours), ("input-bound",), ("python",),

@@ -27,7 +27,7 @@ impl Engine {
         let is_known = clock.current.as_ref().is_some_and(|i| !i.stopped()) || clock.resume.is_some();
         if self.node_orders.is_some() && !is_known {
             return Err(Error::usage(
-                "order=\"node\": the node cache gives an epoch's order when it begins: ask for the plan of one under way",
+                "order=\"node\": the node cache gives an epoch's order when it begins: begin one, and look then",
             ));
         }
         if let Some(current) = clock.current.as_ref().filter(|i| !i.stopped()) {

@@ -114,8 +114,9 @@ fn life() -> impl Strategy<Value = Life> {
 }
 
 fn sampler() -> impl Strategy<Value = (SamplerSettings, bool)> {
-    let uniform =
-        |replacement, in_order, fixed_shares| SamplerSettings::Uniform(Uniform { replacement, in_order, fixed_shares });
+    let uniform = |replacement, in_order, fixed_shares| {
+        SamplerSettings::Uniform(Uniform { replacement, in_order, fixed_shares, ..Uniform::default() })
+    };
     let importance = SamplerSettings::Importance(Importance::default());
     prop::sample::select(vec![
         (uniform(false, false, false), false),

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::loader::checkpoint::{Checkpoint, WeightUse};
 use crate::loader::{Batch, Iteration, Next};
 use crate::sampler::{self, Given, Order, Part};
-use crate::source::News;
+use crate::source::{News, NodeOrders};
 use crate::types::TensorSpec;
 use lossfeed_sync::Mutex;
 use std::sync::Arc;
@@ -215,7 +215,10 @@ impl Engine {
         }
         self.tune_epoch(epoch, anew)?;
         let (order, cut) = match stored.or(handed) {
-            Some((order, cut)) => (Arc::new(order), cut),
+            Some((order, cut)) => {
+                self.node_orders.iter().for_each(NodeOrders::pass_over);
+                (Arc::new(order), cut)
+            }
             None => self.ordered_by_node(epoch).map_or_else(|| self.drawn(epoch), Ok)?,
         };
         // A pool and the node cache keep what this epoch draws often.

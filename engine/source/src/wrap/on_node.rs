@@ -86,6 +86,11 @@ impl NodeOrders {
         *self.walk.lock() = Walk { places, at: 0, told: 0 };
         order
     }
+
+    /// The epoch that begins now has an order from elsewhere.
+    pub fn pass_over(&self) {
+        *self.walk.lock() = Walk::default();
+    }
 }
 
 /// Keys that were computed, and samples that the owner had when it was asked last; of small datasets.
