@@ -97,7 +97,7 @@ use std::time::Duration;
 pub struct Engine {
     feed: Arc<Feed>,
     settings: Settings,
-    /// Of a run that leaves its orders to the node cache.
+    /// Gives the orders of a run that leaves them to the node cache.
     node_orders: Option<NodeOrders>,
     policy_name: &'static str,
     batches: Batches,

@@ -232,7 +232,7 @@ CASES = [
     ('lf.Sampling(order="cluster")', "SettingsError", "order='cluster' is unknown: use node"),
     ('lf.Loader(pair, order="node")', "SettingsError", 'order="node" with no shared cache'),
     ('lf.Loader(pair, order="node", shuffle=False)', "SettingsError", 'order="node" with shuffle=False'),
-    ('lf.Loader(pair, order="node", sampler="echo", cache="50%")', "SettingsError", "order=\"node\" with sampler 'echo'"),
+    ('lf.Loader(pair, order="node", sampler="echo")', "SettingsError", "order=\"node\" with sampler 'echo'"),
     ('lf.Sampling(score_file_every=9)', "SettingsError", "score_file_every=9 without score_file=: there is no file to write"),
     ('lf.Reading(-1)', "SettingsError", 'num_workers=-1 must be 0 to 1024 or "auto"'),
     ('lf.Reading(0, prefetch_factor=2)', "SettingsError", "prefetch_factor=2 with num_workers=0"),

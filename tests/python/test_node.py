@@ -349,5 +349,5 @@ def test_an_order_of_the_owner_goes_on_where_its_state_left_it_and_with_another_
 
 
 def test_an_order_of_the_owner_is_for_one_rank(store):
-    with pytest.raises(lf.SettingsError, match='order="node" with 2 ranks, which share one order anyway: leave order= out'):
+    with pytest.raises(lf.SettingsError, match="with 2 ranks, which share one order anyway: leave order= out"):
         loader(store, "64MiB", 1, order="node", rank=0, world_size=2)

@@ -174,8 +174,8 @@ def test_every_keyword_that_cannot_apply_is_refused_by_its_name():
     # Each with a value that is right elsewhere: wrong ones are refused before.
     right = {
         "shuffle": True, "cache": "1MiB", "cache_form": "decoded", "copy_path": "gathered", "policy": "lru", "sampler": "uniform",
-        "score": "loss", "smoothing": 0.1, "ranks": "exchange", "order": "node", "score_file_every": 9.0, "on_error": "skip", "max_slots": 9,
-        "read_ahead": "1MiB", "frozen_augmentation": True, "scores": "batch",
+        "score": "loss", "smoothing": 0.1, "ranks": "exchange", "score_file_every": 9.0, "on_error": "skip", "max_slots": 9,
+        "read_ahead": "1MiB", "order": "node", "frozen_augmentation": True, "scores": "batch",
     }  # fmt: skip
     # Two hold keywords of the others, and one is another's former name.
     held = {"sampling", "reading", "record"}

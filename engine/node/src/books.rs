@@ -4,8 +4,8 @@
 //! of its dataset, of the draws that each has told. Clients of a job that draws uniformly tell nothing and draw
 //! everything once, so no sample displaces an equal one: the first ones stay, as in MinIO. A sample enters a full arena
 //! only in place of samples that are drawn less. One of a pinned dataset counts more than any of the others. Clients
-//! that leave their order to the owner ([`crate::orders`]) draw together: half a draw, and one more for a sample that one
-//! of them reads next.
+//! that leave their order to the owner ([`crate::orders`]) draw together: half a draw, and one more for a sample that
+//! one of them reads next.
 
 use std::collections::{HashMap, HashSet};
 

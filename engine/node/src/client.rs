@@ -231,7 +231,7 @@ impl Client {
         (!resting).then(|| Flight { inner: Arc::clone(&self.0), link: None, again: false })
     }
 
-    /// The order of the epoch that begins now, in which other clients of the dataset read too ([`crate`]): each id once.
+    /// The order of the epoch that begins now, in which other clients of the dataset read too: each id once.
     /// `None`: there is no owner, it does not answer in time, or its answer is no such order.
     pub fn order(&self, stopped: &dyn Fn() -> bool) -> Option<Vec<u32>> {
         let asked = self.0.ask(&frame(kind::ORDER, &[]), kind::ORDERED, Instant::now() + 4 * ANSWER, stopped);

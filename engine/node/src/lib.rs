@@ -6,7 +6,8 @@
 //!
 //! ```text
 //! message.rs   what is said over the socket, and its parser      wire.rs    bytes and file descriptors over a socket
-//! books.rs     residents and jobs       victims.rs  which of them leaves first      room.rs    free places of the arena
+//! books.rs     residents and jobs    resident.rs  one of them        room.rs    free places of the arena
+//! victims.rs   which resident leaves first
 //! flights.rs   who fetches what                                  arena.rs   the memory file and its tags
 //! orders.rs    orders of epochs that jobs read together
 //! owner.rs     the owner's one thread      serving.rs  its answers      adoption.rs  the arena of a dead owner

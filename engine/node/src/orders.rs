@@ -2,8 +2,8 @@
 //! decision without effects.
 //!
 //! A client that begins an epoch takes first what the one that began last has still to read, in that order, and then
-//! all other samples, shuffled. So each epoch has every sample once, clients that begin together read alike, and one that
-//! begins later joins them where they are: what one fetches the others find, though it stays for a short while only.
+//! all other samples, shuffled. So each epoch has every sample once, clients that begin together read alike, and one
+//! that begins later joins them where they are: what one fetches the others find, though it stays for a short while.
 
 /// Orders of at most so many samples are given: 16 MiB each.
 pub const ORDERED_MAX: u32 = 4_000_000;
@@ -51,8 +51,8 @@ impl Walk {
         part(before) != part(at)
     }
 
-    /// How soon it reads a sample, from 1 for the next one down to 0 for an epoch and a half. A sample that it has read
-    /// comes again in the next epoch, nobody knows where: in its middle.
+    /// Nearness of the next read of a sample, from 1 for the next one down to 0 for an epoch and a half. A sample that
+    /// it has read comes again in the next epoch, at a place that is not known yet: its middle is taken.
     pub(crate) fn soon(&self, id: u32) -> f32 {
         let (all, at) = (self.ids.len() as f32, self.at as f32);
         let place = self.places.get(id as usize).map_or(all, |&place| place as f32);
@@ -93,7 +93,8 @@ mod tests {
             let mut walks: Vec<Option<Walk>> = vec![None, None, None, None];
             for (begun, (who, at, seed)) in (1u64..).zip(steps) {
                 let last = walks.iter().enumerate().filter(|(k, _)| *k != who).filter_map(|(_, walk)| walk.as_ref());
-                let expected = last.clone().max_by_key(|walk| walk.begun).map_or(Vec::new(), |walk| walk.left().to_vec());
+                let expected = last.clone().max_by_key(|walk| walk.begun);
+                let expected = expected.map_or(Vec::new(), |walk| walk.left().to_vec());
                 let walk = Walk::new(last, samples, begun, seed);
                 prop_assert_eq!(sorted(&walk.ids), (0..samples).collect::<Vec<u32>>());
                 prop_assert_eq!(&walk.ids[..expected.len()], &expected[..]);

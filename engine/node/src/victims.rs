@@ -16,10 +16,10 @@ fn order(a: Worth, b: Worth) -> std::cmp::Ordering {
 /// See the module's head.
 #[derive(Debug, Default)]
 pub(crate) struct Victims {
-    /// What each counts, its slot and its key; those before `gone` have been looked at.
+    /// A worth, a slot and a key each; those before `gone` have been looked at.
     least: Vec<(Worth, u32, Key)>,
     gone: usize,
-    /// They are to be looked at anew: before the next one leaves, and when all of them have been looked at.
+    /// The residents are to be looked at again: before the next one leaves, and when all of these have been looked at.
     pub(crate) stale: bool,
     pub(crate) more: bool,
 }

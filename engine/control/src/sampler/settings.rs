@@ -79,7 +79,7 @@ impl SamplerSettings {
     pub fn given(&self) -> Option<Given> {
         if let Self::Given(sampler) = self { Some(*sampler) } else { None }
     }
-    /// Whether the node cache gives the orders: see [`Uniform::by_node`].
+    /// True if the node cache gives the orders: see [`Uniform::by_node`].
     pub fn is_by_node(&self) -> bool {
         matches!(self, Self::Uniform(Uniform { by_node: true, .. }))
     }

@@ -37,7 +37,8 @@ impl Sampler for Uniform {
             Self { by_node: true, replacement: false, in_order: false, fixed_shares: false } => return Ok(()),
             Self { by_node: true, .. } => {
                 return Err(Error::settings(
-                    "uniform: by_node is set beside replacement, in_order or fixed_shares: the node cache gives every sample once, in an order of its own, so leave the other out",
+                    "uniform: by_node is set beside replacement, in_order or fixed_shares: the node cache gives every \
+                     sample once, in an order of its own, so leave the other out",
                 ));
             }
             Self { fixed_shares: true, replacement: true, .. } => "replacement",

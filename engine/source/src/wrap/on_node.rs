@@ -38,7 +38,7 @@ struct OnNode {
     client: Client,
     place: [u8; 32],
     known: Known,
-    /// This job draws by importance, or in an order of the owner's: what that has now, it may give up for other samples.
+    /// This job draws by importance, or in an order of the owner's: samples that it has now it may give up for others.
     rated: AtomicBool,
     walk: Arc<Mutex<Walk>>,
 }

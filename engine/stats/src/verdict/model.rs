@@ -17,7 +17,7 @@ const HANDED_US: f64 = 300.0;
 const PIECE_US: f64 = 400.0;
 /// The three times overlap only where batches take equally long: two that are equal make a step a tenth longer.
 const OVERLAP: f64 = 8.0;
-/// What the model does not explain of a step is at most this share of what it does.
+/// The unexplained part of a step is at most this share of the explained one.
 const UNEXPLAINED: f64 = 0.25;
 /// To let a tensor go that came from a worker process costs the loop so much (µs).
 const RELEASE_US: f64 = 9.0;

@@ -176,21 +176,19 @@ class Loader(Of[D, Y], TorchAttributes, Statistics, LinearLosses, MadeAgain):
         record: str | os.PathLike[str] | None = None,
     ) -> None:
         cached: dict[str, Any] = {"form": cache_form, "policy": policy, "copy_path": copy_path}
-        cached |= {"frozen_augmentation": frozen_augmentation}
         drawn: dict[str, Any] = {"sampler": sampler, "score": keywords.scores(scores, score), "ranks": ranks}
-        drawn |= {"order": order, "smoothing": smoothing, "score_file": score_file, "score_file_every": score_file_every}
+        drawn |= {"smoothing": smoothing, "score_file": score_file, "score_file_every": score_file_every}
         read: dict[str, Any] = {"num_workers": num_workers, "prefetch_factor": prefetch_factor}
         read |= {"read_ahead": read_ahead, "timeout": timeout, "on_error": on_error, "max_slots": max_slots}
-        read |= {"worker_init_fn": worker_init_fn}
         read |= {"multiprocessing_context": multiprocessing_context, "persistent_workers": persistent_workers}
         self._asked = Options(
             data=data, dataset=dataset, ids=ids, transform=transform,
             batch_size=batch_size, drop_last=drop_last, collate_fn=collate_fn, pad=pad, device=device,
             framework=framework, pin_memory=pin_memory, pin_memory_device=pin_memory_device, in_order=in_order,
             shuffle=shuffle, batch_sampler=batch_sampler, weights=weights, seed=seed, generator=generator,
-            cache=Cache._of("cache", cache, **cached),
-            sampling=Sampling._of("sampling", sampling, **drawn),
-            reading=Reading._of("reading", reading, **read),
+            cache=Cache._of("cache", cache, frozen_augmentation=frozen_augmentation, **cached),
+            sampling=Sampling._of("sampling", sampling, order=order, **drawn),
+            reading=Reading._of("reading", reading, worker_init_fn=worker_init_fn, **read),
             rank=rank, world_size=world_size,
             job=job, stats=stats, journal=checks.renamed("record", record, "journal", journal),
         )  # fmt: skip

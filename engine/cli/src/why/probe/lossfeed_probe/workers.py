@@ -18,7 +18,7 @@ from . import slots
 _clock, _processor = time.perf_counter, time.thread_time
 NAMES = ("parent", "batches", "wall", "processor", "delay", "longest", "python", "compiled", "spent")
 (PARENT, BATCHES, WALL, PROCESSOR, DELAY, LONGEST, PYTHON, COMPILED, SPENT) = range(len(NAMES))
-#: Seconds between two samples, and the longest time behind them, drawn anew each time; and how many are taken.
+#: Seconds from one sample to the next, the longest time more, which is drawn each time, and how many are taken.
 _PERIOD, _SPREAD, _SAMPLES = 0.04, 0.02, 1200
 #: Seconds after which Python gives the interpreter's lock to a sample.
 _SOON = 2e-4
