@@ -4,7 +4,7 @@ use crate::admin::{Listed, ListedJob};
 use crate::arena::Shown;
 use crate::flights::OVERDUE_MS;
 use crate::message::{Key, Message, Part, begin, finish, frame, kind};
-use crate::owner::{Coming, Owner, Peer, Waiter};
+use crate::owner::{Coming, Owner, Peer, UNREAD_MAX, Waiter};
 use crate::planted::planted;
 use crate::start;
 
@@ -59,6 +59,9 @@ impl Owner {
     }
 
     fn obey(&mut self, number: u64, peer: &mut Peer, message: Message<'_>) -> Result<(), String> {
+        if peer.out.len() > UNREAD_MAX {
+            return Err(format!("{} bytes of answers that are not read", peer.out.len()));
+        }
         self.release(peer);
         match message {
             Message::Hello(hello) => {

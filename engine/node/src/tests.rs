@@ -110,6 +110,29 @@ fn several_clients_fetch_each_sample_once() {
 }
 
 #[test]
+fn a_client_that_asks_on_and_reads_no_answer_is_refused_before_it_fills_the_memory() {
+    let mut owner = owner::Owner::new(1 << 20).unwrap();
+    let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+    let (mut peer, mut parser) = (owner::Peer::new(socket), message::Parser::default());
+    let mut say = |samples: u32, message: &[u8], many: usize| {
+        let (job, name) = (String::new(), String::new());
+        let greeting = message::hello(&message::Hello { member: 5, dataset: 7, samples, bytes: 1, job, name });
+        let bytes = [&greeting[..], &message.repeat(many)].concat();
+        let said = parser.feed(&bytes, &mut |part| owner.hear(1, &mut peer, part));
+        owner.gone(1, &mut peer);
+        (peer.member, parser) = (None, message::Parser::default());
+        (said, std::mem::take(&mut peer.out).len())
+    };
+    let order = frame(kind::ORDER, &[]);
+    let (said, bytes) = say(1_000_000, &order, 100);
+    assert!(said.unwrap_err().contains("bytes of answers that are not read"));
+    assert!(bytes <= owner::UNREAD_MAX + 4_000_100, "{bytes}");
+    let (said, bytes) = say(ORDERED_MAX + 1, &order, 1);
+    assert!(said.unwrap_err().contains("an order of 4000001 samples: 4000000 are the most") && bytes < 100);
+    assert!(say(10, &order, 100).0.is_ok());
+}
+
+#[test]
 fn a_second_owner_leaves_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let first = owner(folder.path(), 1 << 20);
@@ -186,6 +209,8 @@ fn a_hostile_client_is_refused_by_reason_and_changes_nothing() {
         (frame(kind::RATE, &[&0u32.to_le_bytes()]), "importances before a greeting"),
         (message::offer(&forged), "an offer before a greeting"),
         (frame(kind::ADOPT, &[]), "an arena without its file"),
+        (frame(kind::ORDER, &[]), "an order is asked for before a greeting"),
+        (frame(kind::AT, &[&[0; 4]]), "a place in an order before a greeting"),
         ([&greeting[..], &message::offer(&forged), &[1, 2, 3, 4]].concat(), ""),
     ] {
         let refused = says(&bytes);

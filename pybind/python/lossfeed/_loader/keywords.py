@@ -135,7 +135,8 @@ def _check_sampler(settings: dict[str, Any]) -> None:
     name, known = settings["name"], dict(_native.sampler_options())
     if name not in known:
         raise SettingsError(f"sampler {name!r} is unknown{did_you_mean(name, known)}: use {', '.join(known)}")
-    options = sorted(known[name])
+    # `order="node"` sets the last one.
+    options = sorted(set(known[name]) - {"by_node"})
     for option, setting in settings.items():
         if option != "name" and option not in options:
             has = f"it has {', '.join(options)}" if options else "it has none"
