@@ -79,10 +79,10 @@ impl Owner {
         keys.iter().for_each(|key| self.adopt(key));
     }
 
-    /// These are not copied.
-    pub(crate) fn leave_behind(&mut self, is_left: impl Fn(&Key, u64) -> bool) {
+    /// Samples of these datasets are not copied.
+    pub(crate) fn leave_behind(&mut self, datasets: &[u64]) {
         for adoption in &mut self.adoptions {
-            adoption.left.retain(|key, (dataset, _, _)| !is_left(key, *dataset));
+            adoption.left.retain(|_, (dataset, _, _)| !datasets.contains(dataset));
         }
     }
 }

@@ -95,34 +95,17 @@ impl Owner {
                 self.books.rate(member, first, &draws);
             }
             Message::Forget(keys) => {
-                for key in &keys {
-                    if let Some((slot, _)) = self.books.find(key) {
+                for key in keys {
+                    if let Some((slot, _)) = self.books.find(&key) {
                         self.drop_slot(slot);
                     }
+                    self.adoptions.iter_mut().for_each(|adoption| _ = adoption.left.remove(&key));
                 }
-                self.leave_behind(|key, _| keys.contains(key));
             }
             Message::Adopt => {
                 let file = peer.file_in.take().ok_or("an arena without its file")?;
                 self.begin_adoption(Shown::map(file)?);
                 peer.out.extend(frame(kind::COUNT, &[&self.adoptable().to_le_bytes()]));
-            }
-            Message::List => {
-                let text = serde_json::to_vec(&self.listed()).map_err(|e| e.to_string())?;
-                peer.out.extend(frame(kind::TEXT, &[&text]));
-            }
-            Message::Drop(name) => {
-                let slots = self.books.all_of(name);
-                slots.iter().flatten().for_each(|&slot| self.drop_slot(slot));
-                let dropped = self.books.digests(name);
-                self.leave_behind(|_, dataset| dropped.contains(&dataset));
-                let count = slots.map_or(u64::MAX, |slots| slots.len() as u64);
-                peer.out.extend(frame(kind::COUNT, &[&count.to_le_bytes()]));
-            }
-            Message::Limit { job, bytes } => {
-                let beyond = self.books.limit(job, bytes);
-                beyond.iter().flatten().for_each(|&slot| self.drop_slot(slot));
-                peer.out.extend(frame(kind::COUNT, &[&u64::from(beyond.is_some()).to_le_bytes()]));
             }
             Message::Order => {
                 let member = peer.member.ok_or("an order is asked for before a greeting")?;
@@ -135,11 +118,36 @@ impl Owner {
                 let member = peer.member.ok_or("a place in an order before a greeting")?;
                 self.books.read_to(member, at as usize);
             }
-            Message::Pin { dataset, pinned } => {
-                let known = self.books.pin(dataset, pinned);
-                peer.out.extend(frame(kind::COUNT, &[&u64::from(known).to_le_bytes()]));
+            managing @ (Message::List | Message::Drop(_) | Message::Limit { .. } | Message::Pin { .. }) => {
+                return self.manage(peer, &managing);
             }
         }
+        Ok(())
+    }
+
+    /// Acts on what a person asks for.
+    fn manage(&mut self, peer: &mut Peer, message: &Message<'_>) -> Result<(), String> {
+        let count = match *message {
+            Message::Drop(name) => {
+                let slots = self.books.all_of(name);
+                slots.iter().flatten().for_each(|&slot| self.drop_slot(slot));
+                let dropped = self.books.digests(name);
+                self.leave_behind(&dropped);
+                slots.map_or(u64::MAX, |slots| slots.len() as u64)
+            }
+            Message::Limit { job, bytes } => {
+                let beyond = self.books.limit(job, bytes);
+                beyond.iter().flatten().for_each(|&slot| self.drop_slot(slot));
+                u64::from(beyond.is_some())
+            }
+            Message::Pin { dataset, pinned } => u64::from(self.books.pin(dataset, pinned)),
+            _ => {
+                let text = serde_json::to_vec(&self.listed()).map_err(|e| e.to_string())?;
+                peer.out.extend(frame(kind::TEXT, &[&text]));
+                return Ok(());
+            }
+        };
+        peer.out.extend(frame(kind::COUNT, &[&count.to_le_bytes()]));
         Ok(())
     }
 

@@ -110,6 +110,43 @@ fn several_clients_fetch_each_sample_once() {
 }
 
 #[test]
+fn several_old_arenas_are_taken_over_each_sample_once_and_what_is_dropped_or_forgotten_is_not() {
+    let hears = |owner: &mut owner::Owner, messages: &[Vec<u8>]| {
+        let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut peer = owner::Peer::new(socket);
+        let (job, name) = (String::from("job"), String::from("data"));
+        let greeting = message::hello(&message::Hello { member: 5, dataset: 7, samples: 99, bytes: 1, job, name });
+        let all = [greeting, messages.concat()].concat();
+        message::Parser::default().feed(&all, &mut |part| owner.hear(1, &mut peer, part)).unwrap();
+        owner.gone(1, &mut peer);
+    };
+    let with = |ids: std::ops::Range<u32>| {
+        let mut owner = owner::Owner::new(1 << 20).unwrap();
+        let offers = ids.map(|id| {
+            let data = data(id);
+            let (crc, bytes) = (crc32fast::hash(&data), data.len() as u64);
+            [message::offer(&message::OfferHead { key: key(id), id, cost_us: 1, crc, bytes }), data].concat()
+        });
+        hears(&mut owner, &offers.collect::<Vec<_>>());
+        arena::Shown::map(owner.arena.file().try_clone_to_owned().unwrap()).unwrap()
+    };
+    let [older, newer] = [with(0..30), with(20..50)];
+    let mut owner = owner::Owner::new(1 << 20).unwrap();
+    owner.begin_adoption(newer);
+    owner.begin_adoption(older);
+    assert_eq!(owner.adoptable(), 60);
+    hears(&mut owner, &[frame(kind::FORGET, &[&key(25), &key(49)])]);
+    while owner.adoptable() > 0 {
+        owner.adopt_some(7);
+    }
+    let here = |owner: &owner::Owner| (0..60).filter(|&id| owner.books.find(&key(id)).is_some()).count();
+    assert_eq!((here(&owner), owner.books.residents()), (48, 48));
+    owner.begin_adoption(with(50..60));
+    hears(&mut owner, &[frame(kind::DROP, &[&message::text("data")])]);
+    assert_eq!((owner.adoptable(), here(&owner)), (0, 0));
+}
+
+#[test]
 fn a_client_that_asks_on_and_reads_no_answer_is_refused_before_it_fills_the_memory() {
     let mut owner = owner::Owner::new(1 << 20).unwrap();
     let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();

@@ -173,6 +173,15 @@ impl Engine {
         Ok((order, cut))
     }
 
+    /// The order of an epoch that begins: the one from elsewhere, the node cache's, or one that is drawn.
+    fn order_of(&self, epoch: u64, from_elsewhere: Option<(Order, Cut)>) -> Result<(Arc<Order>, Cut)> {
+        if let Some((order, cut)) = from_elsewhere {
+            self.node_orders.iter().for_each(NodeOrders::pass_over);
+            return Ok((Arc::new(order), cut));
+        }
+        self.ordered_by_node(epoch).map_or_else(|| self.drawn(epoch), Ok)
+    }
+
     /// The order of an epoch from the node cache, if that is to give it and does.
     fn ordered_by_node(&self, epoch: u64) -> Option<(Arc<Order>, Cut)> {
         let ids = self.node_orders.as_ref()?.begin();
@@ -214,13 +223,7 @@ impl Engine {
             self.feed.cache.use_weights(true);
         }
         self.tune_epoch(epoch, anew)?;
-        let (order, cut) = match stored.or(handed) {
-            Some((order, cut)) => {
-                self.node_orders.iter().for_each(NodeOrders::pass_over);
-                (Arc::new(order), cut)
-            }
-            None => self.ordered_by_node(epoch).map_or_else(|| self.drawn(epoch), Ok)?,
-        };
+        let (order, cut) = self.order_of(epoch, stored.or(handed))?;
         // A pool and the node cache keep what this epoch draws often.
         let tiers = self.feed.source.counted();
         if (tiers.pool.is_some() || tiers.node.is_some()) && self.feed.cache.adaptive() && self.node_orders.is_none() {
