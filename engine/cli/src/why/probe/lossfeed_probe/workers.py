@@ -78,10 +78,11 @@ class Maker:
         n = self.numbers
         task = f"/proc/self/task/{_native_id(thread)}/stat"
         own = Delay()
+        global _usual
         draw = random.Random(0).random
         for _ in range(_SAMPLES):
             time.sleep(_PERIOD)
-            usual = sys.getswitchinterval()
+            _usual = usual = sys.getswitchinterval()
             sys.setswitchinterval(min(usual, _SOON))
             soon = sys.getswitchinterval()
             before, wait = own.read(), _SPREAD * draw()
@@ -90,6 +91,7 @@ class Maker:
             late = _clock() - began - wait - (own.read() - before)
             if sys.getswitchinterval() == soon:
                 sys.setswitchinterval(usual)
+            _usual = None
             if not self.fetching:
                 continue
             held = late >= _HELD
@@ -159,6 +161,8 @@ def _is_worker():
 
 _maker = None
 _off = False
+#: The program's own switch interval, while a sample's holds.
+_usual = None
 
 
 def _here(kind):
@@ -172,8 +176,12 @@ def _here(kind):
 
 
 def _forked():
-    global _maker, _off
+    global _maker, _off, _usual
     _maker, _off = None, False
+    if _usual is not None:
+        # The thread that would set it back is the parent's.
+        sys.setswitchinterval(_usual)
+        _usual = None
 
 
 os.register_at_fork(after_in_child=_forked)
