@@ -311,13 +311,13 @@ impl Settings {
                 self.world_size
             )));
         }
+        node::check_order(self, samples)?;
         self.check_counts()?;
         self.sampler.check_policy(self.policy_name(), policy::find(self.policy_name())?.needs)?;
         if self.exchange {
             self.check_exchange()?;
         }
         kept::check(self)?;
-        node::check_order(self, samples)?;
         if self.sampler.buffer().is_some() {
             let name = self.sampler.name();
             if self.policy_name() != "fifo" {

@@ -310,7 +310,7 @@ impl Books {
             if freed.len() >= VICTIMS_MAX {
                 return None;
             }
-            // One that another client waits for is there at least until that has read it.
+            // A sample that another client waits for enters, unless pinned ones fill the arena.
             let worth = if wanted { (false, f32::INFINITY) } else { self.worth(job, dataset, head.id) };
             let victim = self.victim(worth)?;
             self.free(victim);

@@ -16,7 +16,7 @@ use std::io::{Error, ErrorKind};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use lossfeed_sync::Mutex;
@@ -102,8 +102,6 @@ struct Inner {
     state: Mutex<State>,
     joining: Mutex<()>,
     counts: Counts,
-    /// There are arenas in `older`.
-    keeps_older: AtomicBool,
 }
 
 #[derive(Default)]
@@ -134,7 +132,6 @@ impl Client {
             state: Mutex::default(),
             joining: Mutex::default(),
             counts: Counts::default(),
-            keeps_older: AtomicBool::new(false),
         }));
         let failed = match client.0.join(Instant::now() + Duration::from_secs(15), &|| false) {
             Ok(link) => {
@@ -177,7 +174,7 @@ impl Client {
             let message: Vec<&[u8]> = now.iter().map(|(_, key, _)| &key[..]).collect();
             let asked = self.0.ask(&frame(kind::ASK, &message), kind::FOUND, until, stopped);
             read.took += begun.elapsed();
-            let (link, found) = match asked {
+            let (mut link, found) = match asked {
                 Ok(asked) => asked,
                 // An owner that is not there costs what was waited for it; then it is left alone for a while.
                 Err(_) => {
@@ -190,7 +187,7 @@ impl Client {
             };
             let mut fields = Fields(&found);
             counts.bytes.store(fields.u64().unwrap_or(0), Relaxed);
-            self.0.adopted(&link, fields.u64().unwrap_or(0));
+            link.adopted = fields.u64() == Ok(0);
             let mut flow = ControlFlow::Continue(());
             for &(k, _, bytes) in now {
                 let (Ok(offset), Ok(length)) = (fields.u64(), fields.u64()) else { break };
@@ -279,19 +276,11 @@ impl Inner {
     fn idle(&self, link: Link) {
         let mut state = self.state.lock();
         let current = state.shown.as_ref().is_some_and(|shown| shown.id == link.shown.id);
+        if current && link.adopted {
+            state.older.clear();
+        }
         if current && state.idle.len() < IDLE_MAX {
             state.idle.push(link);
-        }
-    }
-
-    /// The owner has so many samples of arenas before to take over.
-    fn adopted(&self, link: &Link, left: u64) {
-        if left == 0 && self.keeps_older.load(Relaxed) {
-            let mut state = self.state.lock();
-            if state.shown.as_ref().is_some_and(|shown| shown.id == link.shown.id) {
-                state.older.clear();
-                self.keeps_older.store(false, Relaxed);
-            }
         }
     }
 
@@ -407,7 +396,6 @@ impl Inner {
                     let older = {
                         let mut state = self.state.lock();
                         keep(&mut state.older, before);
-                        self.keeps_older.store(true, Relaxed);
                         state.older.clone()
                     };
                     for (_, before) in &older {
@@ -422,7 +410,7 @@ impl Inner {
                 shown
             }
         };
-        Ok(Link { socket, shown })
+        Ok(Link { socket, shown, adopted: false })
     }
 }
 

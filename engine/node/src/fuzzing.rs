@@ -94,9 +94,9 @@ fn message(at: usize, step: &[u8]) -> Vec<u8> {
         8 => frame(kind::RATE, &[&u32::from(of(1)).to_le_bytes(), &f32::from(of(2)).to_le_bytes()]),
         9 => frame(kind::FORGET, &[&keys]),
         10 => frame(kind::DROP, &[&text(&format!("data {}", of(1) % 3))]),
+        11 => frame(kind::PIN, &[&[of(2) % 2], &text(&format!("data {}", of(1) % 3))]),
         12 => frame(kind::ORDER, &[]),
         13 => frame(kind::AT, &[&u32::from(of(1)).to_le_bytes()]),
-        11 => frame(kind::PIN, &[&[of(2) % 2], &text(&format!("data {}", of(1) % 3))]),
         _ => frame(kind::LIMIT, &[&(u64::from(of(1)) << 6).to_le_bytes(), &text(&format!("job {}", of(2) % 3))]),
     }
 }

@@ -17,6 +17,8 @@ const TAKES: Duration = Duration::from_secs(1);
 pub(crate) struct Link {
     pub(crate) socket: UnixStream,
     pub(crate) shown: Arc<Shown>,
+    /// Its owner has taken over all that it was handed.
+    pub(crate) adopted: bool,
 }
 
 /// An answer of the owner.

@@ -28,13 +28,17 @@ impl Walk {
         let joined = ids.len();
         let mut taken = vec![false; samples as usize];
         for &id in &ids {
-            taken.iter_mut().skip(id as usize).take(1).for_each(|taken| *taken = true);
+            if let Some(taken) = taken.get_mut(id as usize) {
+                *taken = true;
+            }
         }
         ids.extend((0..samples).zip(&taken).filter(|(_, taken)| !**taken).map(|(id, _)| id));
         shuffle(ids.get_mut(joined..).unwrap_or_default(), seed);
         let mut places = vec![0; samples as usize];
         for (place, &id) in (0..).zip(&ids) {
-            places.iter_mut().skip(id as usize).take(1).for_each(|known| *known = place);
+            if let Some(known) = places.get_mut(id as usize) {
+                *known = place;
+            }
         }
         Self { ids, places, at: 0, begun }
     }
@@ -43,7 +47,7 @@ impl Walk {
         self.ids.get(self.at..).unwrap_or_default()
     }
 
-    /// The client has read so many. True if they are a noticeable part of the epoch more.
+    /// The client has read so many. True each 64th part of the epoch.
     pub(crate) fn read(&mut self, at: usize) -> bool {
         let part = |at: usize| at * 64 / self.ids.len().max(1);
         let (before, at) = (self.at, at.min(self.ids.len()).max(self.at));

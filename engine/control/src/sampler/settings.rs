@@ -116,7 +116,7 @@ impl SamplerSettings {
     /// epoch is shared out anew. There a sample comes back after one epoch or ten, and that is known ahead (decision
     /// 40).
     pub fn default_policy(&self, ranks: u32) -> &'static Entry {
-        let anew = matches!(self, Self::Uniform(Uniform { fixed_shares: false, in_order: false, by_node: false, .. }));
+        let anew = matches!(self, Self::Uniform(Uniform { fixed_shares: false, in_order: false, .. }));
         let ahead = || policy::find("belady").ok().filter(|_| anew && ranks > 1);
         ahead().unwrap_or_else(|| policy::default_for(self.name()))
     }

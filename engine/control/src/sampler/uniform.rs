@@ -24,7 +24,7 @@ pub struct Uniform {
     /// unequal size.
     pub fixed_shares: bool,
     /// The order comes from the node cache, so that the jobs of a machine read the same samples at about the same time.
-    /// Where that gives none, a permutation as without this. For one rank, and not with the others.
+    /// If it gives none, the order is drawn as without this. For one rank, and not with the options above.
     pub by_node: bool,
 }
 

@@ -198,8 +198,9 @@ class Sampling(Topic):
             :meth:`lossfeed.Loader.exchange`.
         order: ``"node"``, with ``Cache(share="node")``: the shared cache's owner shuffles. Each epoch has every sample
             once; jobs that read the dataset at the same time get the same samples at about the same time, so that of J
-            jobs each fetches one of J samples that the cache does not keep. An epoch that begins beside another job's
-            starts where that one is. One rank a job; not with another sampler. None, the default: this loader's own.
+            jobs each fetches about one of J samples that the cache does not keep. An epoch that begins beside another
+            job's starts where that one is. One rank a job; not with another sampler. None, the default: an order of its
+            own.
         score_file: a file that keeps importances; None, the default: none. A loader that is given it again begins with
             them, on any number of ranks. It is written by a thread and at ``close``; a killed process leaves the old
             file or the new one, whole. 12 bytes a scored sample, mode 600; links are not followed. With several ranks

@@ -2,9 +2,10 @@
 and whether the interpreter or compiled code computes.
 
 A fetch's processor time tells waiting from computing, and the kernel's run-queue delay tells both from a machine whose
-processors are taken. What computes is sampled, twenty times a second at most and only where fetches compute: if the
+processors are taken. What computes is sampled, about twenty times a second and only where fetches compute: if the
 interpreter's lock had to be waited for, Python ran; if not, compiled code. The frame that ran is seen when the lock has
-come, so it is asked for soon: code that lets it go often else keeps it until the end of a fetch.
+come, so a sample shortens the interval after which Python must give it: code that releases it by itself every
+millisecond is else asked in vain until a longer call, which is the one that would be seen.
 """
 
 import os
@@ -18,7 +19,7 @@ from . import slots
 _clock, _processor = time.perf_counter, time.thread_time
 NAMES = ("parent", "batches", "wall", "processor", "delay", "longest", "python", "compiled", "spent")
 (PARENT, BATCHES, WALL, PROCESSOR, DELAY, LONGEST, PYTHON, COMPILED, SPENT) = range(len(NAMES))
-#: Seconds from one sample to the next, the longest time more, which is drawn each time, and how many are taken.
+#: Seconds between two samples, the most that is added to them by chance, and the number of samples.
 _PERIOD, _SPREAD, _SAMPLES = 0.04, 0.02, 1200
 #: Seconds after which Python gives the interpreter's lock to a sample.
 _SOON = 2e-4
@@ -75,10 +76,10 @@ class Maker:
             self._sampler.start()
 
     def _sample(self, thread):
+        global _usual
         n = self.numbers
         task = f"/proc/self/task/{_native_id(thread)}/stat"
         own = Delay()
-        global _usual
         draw = random.Random(0).random
         for _ in range(_SAMPLES):
             time.sleep(_PERIOD)
