@@ -78,7 +78,7 @@ use crate::process::Process;
 use crate::sampler::{Batches, Neighbours};
 use crate::scoring::{self, Belief, Measured, Scale};
 use crate::settings::{ScoreKind, Settings};
-use crate::source::{Decisions, NodeOrders, Source};
+use crate::source::{Decisions, Source};
 use crate::staging::BatchLayout;
 use crate::stats::Publisher;
 use crate::tune::Knob;
@@ -97,8 +97,6 @@ use std::time::Duration;
 pub struct Engine {
     feed: Arc<Feed>,
     settings: Settings,
-    /// Gives the orders of a run that leaves them to the node cache.
-    node_orders: Option<NodeOrders>,
     policy_name: &'static str,
     batches: Batches,
     device: Arc<dyn Device>,

@@ -13,6 +13,7 @@ pub use cache_form::CacheForm;
 pub use images::{AugmentOf, AugmentSettings, CropOf, CropSettings, ImageSteps, JitterSettings, MixSettings};
 pub use node::NodeSettings;
 pub use score::{Column, ScoreKind};
+pub(crate) use workers::shared_processors;
 
 use crate::error::{Error, Result};
 use crate::policy::{self, Needs};

@@ -351,3 +351,22 @@ def test_an_order_of_the_owner_goes_on_where_its_state_left_it_and_with_another_
 def test_an_order_of_the_owner_is_for_one_rank(store):
     with pytest.raises(lf.SettingsError, match="with 2 ranks, which share one order anyway: leave order= out"):
         loader(store, "64MiB", 1, order="node", rank=0, world_size=2)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor is never shared")
+def test_a_rank_that_waits_uses_processors_that_no_other_rank_wants(tmp_path, monkeypatch):
+    """Its part of the processors is one; the other ranks are not there, so they want none."""
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(len(os.sched_getaffinity(0))))
+    (tmp_path / "data" / "one").mkdir(parents=True)
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 255, (48, 48, 3), dtype=np.uint8)).resize((384, 384))
+    for k in range(64):
+        picture.save(tmp_path / "data" / "one" / f"{k}.jpg")
+    data = lf.open(tmp_path / "data", resize=(16, 16))
+    with lf.Loader(data, 8, cache=lf.Cache("64MiB", share="node"), framework="numpy") as loader:
+        assert sum(len(batch.ids) for batch in loader) == 64
+        assert loader.stats()["workers"] == 1
+        begun = time.monotonic()
+        # From one there is only up.
+        while not loader.stats()["workers_changes_total"]:
+            assert sum(len(batch.ids) for batch in loader) == 64
+            assert time.monotonic() - begun < 300

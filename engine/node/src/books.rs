@@ -130,8 +130,9 @@ impl Books {
         }
     }
 
-    pub(crate) fn leave(&mut self, member: u64) {
-        let Some(left) = self.members.get_mut(&member) else { return };
+    /// A connection of a client has ended. True if it was its last.
+    pub(crate) fn leave(&mut self, member: u64) -> bool {
+        let Some(left) = self.members.get_mut(&member) else { return false };
         left.connections -= 1;
         if left.connections == 0 {
             let job = left.job;
@@ -141,7 +142,9 @@ impl Books {
                 job.clients = job.clients.saturating_sub(1);
             }
             self.prune();
+            return true;
         }
+        false
     }
 
     /// Forgets jobs of which nothing is left, beyond a number.

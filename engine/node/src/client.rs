@@ -249,6 +249,15 @@ impl Client {
         }
     }
 
+    /// The number of the machine's `all` processors that this client's threads may use. It wants so many, infinitely
+    /// many if its training waits. `None`: there is no owner, or it does not answer in time.
+    pub fn processors(&self, all: u32, wanted: f32, stopped: &dyn Fn() -> bool) -> Option<f32> {
+        let message = frame(kind::PROCESSORS, &[&all.to_le_bytes(), &wanted.to_le_bytes()]);
+        let (link, share) = self.0.ask(&message, kind::SHARE, Instant::now() + ANSWER, stopped).ok()?;
+        self.0.idle(link);
+        Fields(&share).array().map(f32::from_le_bytes).ok().filter(|share| share.is_finite())
+    }
+
     /// The expected draws of all samples, by id.
     pub fn rate(&self, draws: &[f32]) {
         let Ok(link) = self.0.link(Instant::now() + ANSWER, &|| false) else { return };

@@ -72,7 +72,7 @@ fn hear(owner: &mut Owner, peers: &mut [Option<(Peer, Parser)>], at: usize, byte
 fn message(at: usize, step: &[u8]) -> Vec<u8> {
     let of = |k: usize| step.get(k).copied().unwrap_or(0);
     let keys: Vec<u8> = step.iter().skip(2).flat_map(|&k| [k % 32; 16]).collect();
-    match of(0) % 15 {
+    match of(0) % 16 {
         0 => hello(&Hello {
             member: at as u64,
             dataset: u64::from(of(1) % 2),
@@ -97,6 +97,7 @@ fn message(at: usize, step: &[u8]) -> Vec<u8> {
         11 => frame(kind::PIN, &[&[of(2) % 2], &text(&format!("data {}", of(1) % 3))]),
         12 => frame(kind::ORDER, &[]),
         13 => frame(kind::AT, &[&u32::from(of(1)).to_le_bytes()]),
+        15 => frame(kind::PROCESSORS, &[&u32::from(of(1)).to_le_bytes(), &f32::from(of(2)).to_le_bytes()]),
         _ => frame(kind::LIMIT, &[&(u64::from(of(1)) << 6).to_le_bytes(), &text(&format!("job {}", of(2) % 3))]),
     }
 }

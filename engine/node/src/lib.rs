@@ -9,7 +9,7 @@
 //! books.rs     residents and jobs    resident.rs  one of them        room.rs    free places of the arena
 //! victims.rs   which resident leaves first
 //! flights.rs   who fetches what                                  arena.rs   the memory file and its tags
-//! orders.rs    orders of epochs that jobs read together
+//! orders.rs    orders of epochs that jobs read together          processors.rs  each client's share of them
 //! owner.rs     the owner's one thread      serving.rs  its answers      adoption.rs  the arena of a dead owner
 //! client.rs    a process that reads and offers                   link.rs    one of its connections, numbers.rs its counts
 //! start.rs     the socket's folder, and who starts an owner      admin.rs   list, drop, limit
@@ -38,6 +38,7 @@ mod numbers;
 mod orders;
 mod owner;
 mod planted;
+mod processors;
 mod resident;
 mod room;
 mod serving;

@@ -22,7 +22,7 @@ pub(crate) const ANSWER_MAX: usize = 16 << 20;
 pub(crate) const NAME_MAX: usize = 512;
 pub(crate) const HEAD: usize = 5;
 const OFFER: usize = 36;
-const MAGIC: [u8; 8] = *b"lfnode\0\x03";
+const MAGIC: [u8; 8] = *b"lfnode\0\x04";
 
 /// The kinds of messages: a client's, then the owner's.
 pub(crate) mod kind {
@@ -40,6 +40,7 @@ pub(crate) mod kind {
     pub(crate) const PIN: u8 = 12;
     pub(crate) const ORDER: u8 = 13;
     pub(crate) const AT: u8 = 14;
+    pub(crate) const PROCESSORS: u8 = 15;
     pub(crate) const WELCOME: u8 = 64;
     pub(crate) const FOUND: u8 = 65;
     pub(crate) const WHOSE: u8 = 66;
@@ -47,6 +48,7 @@ pub(crate) mod kind {
     pub(crate) const COUNT: u8 = 68;
     pub(crate) const REFUSED: u8 = 69;
     pub(crate) const ORDERED: u8 = 70;
+    pub(crate) const SHARE: u8 = 71;
 }
 
 /// A message of a client.
@@ -83,6 +85,11 @@ pub(crate) enum Message<'a> {
     Order,
     /// So many samples of it have been read.
     At(u32),
+    /// Asks how many processors it may use.
+    Processors {
+        all: u32,
+        wanted: f32,
+    },
 }
 
 /// The first message of a connection that reads samples.
@@ -175,8 +182,8 @@ impl Parser {
         let whole = match kind {
             kind::OFFER if length < OFFER => return Err(format!("an offer of {length} bytes")),
             kind::OFFER => OFFER,
-            kind::HELLO..=kind::AT if length <= CONTROL_MAX => length,
-            kind::HELLO..=kind::AT => return Err(format!("a message of kind {kind} with {length} bytes")),
+            kind::HELLO..=kind::PROCESSORS if length <= CONTROL_MAX => length,
+            kind::HELLO..=kind::PROCESSORS => return Err(format!("a message of kind {kind} with {length} bytes")),
             kind => return Err(format!("a message of unknown kind {kind}")),
         };
         Ok((rest.len() < whole).then(|| whole - rest.len()))
@@ -288,6 +295,7 @@ fn message(kind: u8, bytes: &[u8]) -> Result<Message<'_>, String> {
         }
         kind::ORDER => Message::Order,
         kind::AT => Message::At(fields.u32()?),
+        kind::PROCESSORS => Message::Processors { all: fields.u32()?, wanted: fields.array().map(f32::from_le_bytes)? },
         kind => return Err(format!("a message of unknown kind {kind}")),
     };
     fields.end()?;
@@ -382,6 +390,7 @@ mod tests {
             frame(kind::PIN, &[&[1], &text("data")]),
             frame(kind::ORDER, &[]),
             frame(kind::AT, &[&7u32.to_le_bytes()]),
+            frame(kind::PROCESSORS, &[&8u32.to_le_bytes(), &1.5f32.to_le_bytes()]),
         ]
         .concat()
     }
@@ -408,7 +417,7 @@ mod tests {
         ) {
             let all = sent();
             let whole = parsed(&[&all]).unwrap();
-            prop_assert_eq!(whole.len(), 11);
+            prop_assert_eq!(whole.len(), 12);
             let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(all.len())).collect();
             cuts.sort_unstable();
             let mut pieces = Vec::new();

@@ -18,6 +18,7 @@ use crate::books::Books;
 use crate::flights::Flights;
 use crate::message::{Key, Parser, frame, kind};
 use crate::orders::ORDERED_MAX;
+use crate::processors::Processors;
 use crate::{start, wire};
 
 /// Connections at a time.
@@ -83,6 +84,7 @@ pub(crate) struct Owner {
     pub(crate) arena: Arena,
     pub(crate) books: Books,
     pub(crate) flights: Flights,
+    pub(crate) processors: Processors,
     pub(crate) waiters: Vec<Waiter>,
     /// Arenas that are being taken over, the newest first.
     pub(crate) adoptions: Vec<Adoption>,
@@ -105,6 +107,7 @@ impl Owner {
             books: Books::new(bytes, arena.slots()),
             arena,
             flights: Flights::default(),
+            processors: Processors::default(),
             waiters: Vec::new(),
             adoptions: Vec::new(),
             adopted: vec![id],

@@ -118,6 +118,11 @@ impl Owner {
                 let member = peer.member.ok_or("a place in an order before a greeting")?;
                 self.books.read_to(member, at as usize);
             }
+            Message::Processors { all, wanted } => {
+                let member = peer.member.ok_or("a wish for processors before a greeting")?;
+                let share = self.processors.share(member, all, wanted, self.now_ms());
+                peer.out.extend(frame(kind::SHARE, &[&share.to_le_bytes()]));
+            }
             managing @ (Message::List | Message::Drop(_) | Message::Limit { .. } | Message::Pin { .. }) => {
                 return self.manage(peer, &managing);
             }
@@ -220,8 +225,8 @@ impl Owner {
         self.waiters.retain(|waiter| waiter.peer != number);
         self.flights.end(number);
         self.news = true;
-        if let Some(member) = peer.member {
-            self.books.leave(member);
+        if let Some(member) = peer.member.filter(|&member| self.books.leave(member)) {
+            self.processors.leave(member);
         }
     }
 

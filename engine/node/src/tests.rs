@@ -248,6 +248,7 @@ fn a_hostile_client_is_refused_by_reason_and_changes_nothing() {
         (frame(kind::ADOPT, &[]), "an arena without its file"),
         (frame(kind::ORDER, &[]), "an order is asked for before a greeting"),
         (frame(kind::AT, &[&[0; 4]]), "a place in an order before a greeting"),
+        (frame(kind::PROCESSORS, &[&[0; 8]]), "a wish for processors before a greeting"),
         ([&greeting[..], &message::offer(&forged), &[1, 2, 3, 4]].concat(), ""),
     ] {
         let refused = says(&bytes);
@@ -310,5 +311,23 @@ fn a_dataset_is_dropped_and_a_job_limited_by_name() {
     deliver(&job, &all, &AtomicU64::new(0));
     assert_eq!(read(&job, &all), all);
     drop((job, admin));
+    owner.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_client_that_waits_gets_the_processors_that_another_leaves_until_that_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let owner = owner(folder.path(), 1 << 20);
+    let [one, two] = ["one", "two"].map(|job| client(folder.path(), job));
+    let ask = |client: &Client, wanted| client.processors(8, wanted, &|| false);
+    assert_eq!(ask(&one, f32::INFINITY), Some(8.0));
+    assert_eq!([ask(&two, f32::INFINITY), ask(&one, f32::INFINITY)], [Some(4.0); 2]);
+    assert_eq!([ask(&two, 1.5), ask(&one, f32::INFINITY)], [Some(4.0), Some(6.5)]);
+    drop(two);
+    let until = std::time::Instant::now() + Duration::from_secs(5);
+    while ask(&one, f32::INFINITY) != Some(8.0) {
+        assert!(std::time::Instant::now() < until);
+    }
+    drop(one);
     owner.join().unwrap().unwrap();
 }

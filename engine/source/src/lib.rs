@@ -37,7 +37,7 @@ pub use sample::{
 };
 pub use shown::without_secrets;
 pub use stop::Stop;
-pub use wrap::{Concat, NodeOrders, Subset, decoded, on_node};
+pub use wrap::{Concat, NodeOwner, Subset, decoded, on_node};
 
 pub use lossfeed_decode::{Decoder, ImageMode, MAX_PIXELS, Resize, Scratch, ending_of, endings};
 

@@ -24,7 +24,7 @@ use crate::sampler::{
 };
 use crate::scoring::Scale;
 use crate::settings::{CacheForm, CopyPath, ImageSteps, OnError, Settings};
-use crate::source::{Decisions, Decoder, News, NodeOrders, Source, decoded, on_node};
+use crate::source::{Decisions, Decoder, News, NodeOwner, Source, decoded, on_node};
 use crate::staging::{BatchLayout, SlotPool};
 use crate::stats::{Counters, Identity, Publisher};
 use crate::tune::lead::Lead;
@@ -171,7 +171,7 @@ fn publisher(
 /// An engine to be: nothing stands against it but that memory may be short. It holds none of that memory yet.
 struct Checked {
     dataset: Dataset,
-    node_orders: Option<NodeOrders>,
+    node: Option<Arc<NodeOwner>>,
     settings: Settings,
     sampler: Arc<dyn Sampler>,
     batches: Batches,
@@ -217,26 +217,14 @@ impl Checked {
             transformed: steps.any(),
             scattered: dataset.source.form().tailed() || layout.fields().len() != 1,
         };
-        let mut node_orders = None;
-        if let Some(node) = &settings.node {
-            let tier = node.tier(settings.job.as_deref(), settings.sampler.is_by_node());
-            (dataset.source, node_orders) = on_node(dataset.source, &tier)?;
+        let mut node = None;
+        if let Some(of) = &settings.node {
+            let tier = of.tier(settings.job.as_deref(), settings.sampler.is_by_node());
+            let (source, owner) = on_node(dataset.source, &tier)?;
+            (dataset.source, node) = (source, Some(owner));
         }
         let copy_path = copy_cost::settled_on(&settings, &obstacles, gpu.as_ref())?;
-        Ok(Self {
-            dataset,
-            node_orders,
-            settings,
-            sampler,
-            batches,
-            steps,
-            layout,
-            records,
-            device,
-            gpu,
-            left,
-            copy_path,
-        })
+        Ok(Self { dataset, node, settings, sampler, batches, steps, layout, records, device, gpu, left, copy_path })
     }
 
     /// Takes the memory.
@@ -256,13 +244,14 @@ impl Checked {
         let decisions = Arc::default();
         let (read_ahead, leading) = self.reading(&counters, &decisions);
         let tuning = self.tuning();
-        let Self { dataset, node_orders, settings, batches, steps, records, device, gpu, left, .. } = self;
+        let Self { dataset, node, settings, batches, steps, records, device, gpu, left, .. } = self;
         let Dataset { source, decoder } = dataset;
         // What is kept decoded has one size already, and what a dataset makes one size is cropped of that.
         let own_size = records.encoded() && decoder.as_ref().is_some_and(|decoder| !decoder.resizes());
         let beside = beside(&settings, &steps, decoder.as_ref())?;
         let images = steps.any().then(|| Images::new(steps, own_size, settings.rank));
         let feed = Feed {
+            node,
             read_ahead,
             engine: ENGINES.fetch_add(1, Relaxed) + 1,
             source,
@@ -296,7 +285,6 @@ impl Checked {
             seed: settings.seed.into(),
             seed_is_open: settings.open_seed.into(),
             settings,
-            node_orders,
             policy_name,
             batches,
             device,

@@ -8,7 +8,8 @@
 use super::Engine;
 use crate::error::Result;
 use crate::loader::Iteration;
-use crate::settings::Settings;
+use crate::settings::{Settings, shared_processors};
+use crate::source::NodeOwner;
 use crate::stats::Counters;
 use crate::tune::crew::{Crew, Seen};
 use std::sync::Arc;
@@ -18,6 +19,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub(super) struct Threading {
     /// `None`: the number was named.
     crew: Option<Crew>,
+    /// Processors that the processes of this machine share.
+    shared: Option<usize>,
     named: usize,
     most: usize,
     /// Of a batch slot.
@@ -37,7 +40,8 @@ struct Counted {
     waited_us: u64,
     made: u64,
     work_us: u64,
-    processor_us: u64,
+    /// Time on a processor, and in wait of one.
+    computed_us: u64,
 }
 
 impl Counted {
@@ -50,7 +54,7 @@ impl Counted {
             waited_us: of(&counters.wait_us_total).saturating_sub(of(&counters.wait_slot_us_total)),
             made: of(&counters.filled_total),
             work_us: of(&counters.work_us_total),
-            processor_us: of(&counters.processor_us_total),
+            computed_us: of(&counters.processor_us_total) + of(&counters.queued_us_total),
         }
     }
 
@@ -62,7 +66,7 @@ impl Counted {
             waited_s: seconds(self.waited_us, earlier.waited_us),
             made: self.made.saturating_sub(earlier.made),
             worked_s: seconds(self.work_us, earlier.work_us),
-            cpu_s: seconds(self.processor_us, earlier.processor_us),
+            cpu_s: seconds(self.computed_us, earlier.computed_us),
         }
     }
 }
@@ -72,12 +76,22 @@ impl Threading {
     pub(super) fn new(settings: &Settings, slot_bytes: usize) -> Self {
         let (named, most) = (settings.worker_count(), settings.worker_max(slot_bytes));
         let crew = settings.workers.is_none().then(|| Crew::new(named, most));
-        Self { crew, named, most, slot_bytes, started: 0, counted: None }
+        let shared = settings.node.as_ref().and_then(|_| shared_processors());
+        Self { crew, shared, named, most, slot_bytes, started: 0, counted: None }
     }
 
     /// Threads that fill batches now.
     pub(super) fn workers(&self) -> usize {
         self.crew.as_ref().map_or(self.named, Crew::threads)
+    }
+
+    /// Tells the node cache's owner how many processors the threads want, and takes in its last answer.
+    fn share(&mut self, owner: Option<&NodeOwner>) {
+        let (Some(owner), Some(all)) = (owner, self.shared) else { return };
+        let wanted = self.crew.as_ref().map_or(self.named.max(1) as f64, Crew::wanted);
+        if let (Some(share), Some(crew)) = (owner.processors(all, wanted), &mut self.crew) {
+            crew.share(share);
+        }
     }
 
     /// Threads that there may be.
@@ -102,6 +116,7 @@ impl Engine {
     pub(super) fn start_threads(&self, pass: &Arc<Iteration>) -> Result<()> {
         let mut threading = self.threading.lock();
         threading.counted = None;
+        threading.share(self.feed.node.as_deref());
         threading.started = threading.workers();
         self.feed.counters.workers.store(threading.started as u64, Relaxed);
         self.threads.start(pass, 0..threading.started)
@@ -115,6 +130,7 @@ impl Engine {
             return;
         }
         let now = Counted::now(counters);
+        threading.share(self.feed.node.as_deref());
         let Some(counted) = threading.counted.replace(now) else { return };
         let Some(change) = threading.crew.as_mut().and_then(|crew| crew.follow(now.since(&counted))) else { return };
         counters.workers.store(change.threads as u64, Relaxed);

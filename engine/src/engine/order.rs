@@ -25,7 +25,7 @@ impl Engine {
         }
         let clock = self.clock.lock();
         let is_known = clock.current.as_ref().is_some_and(|i| !i.stopped()) || clock.resume.is_some();
-        if self.node_orders.is_some() && !is_known {
+        if self.settings.sampler.is_by_node() && !is_known {
             return Err(Error::usage(
                 "order=\"node\": the node cache gives an epoch's order when it begins: begin one, and look then",
             ));

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::loader::checkpoint::{Checkpoint, WeightUse};
 use crate::loader::{Batch, Iteration, Next};
 use crate::sampler::{self, Given, Order, Part};
-use crate::source::{News, NodeOrders};
+use crate::source::News;
 use crate::types::TensorSpec;
 use lossfeed_sync::Mutex;
 use std::sync::Arc;
@@ -176,7 +176,7 @@ impl Engine {
     /// The order of an epoch that begins: the one from elsewhere, the node cache's, or one that is drawn.
     fn order_of(&self, epoch: u64, from_elsewhere: Option<(Order, Cut)>) -> Result<(Arc<Order>, Cut)> {
         if let Some((order, cut)) = from_elsewhere {
-            self.node_orders.iter().for_each(NodeOrders::pass_over);
+            self.feed.node.iter().for_each(|node| node.pass_over());
             return Ok((Arc::new(order), cut));
         }
         self.ordered_by_node(epoch).map_or_else(|| self.drawn(epoch), Ok)
@@ -184,7 +184,7 @@ impl Engine {
 
     /// The order of an epoch from the node cache, if that is to give it and does.
     fn ordered_by_node(&self, epoch: u64) -> Option<(Arc<Order>, Cut)> {
-        let ids = self.node_orders.as_ref()?.begin();
+        let ids = self.feed.node.as_ref().filter(|_| self.settings.sampler.is_by_node())?.begin();
         let Some(ids) = ids else {
             tracing::warn!(epoch, "the node cache gives no order: this job draws its own");
             return None;
@@ -226,7 +226,10 @@ impl Engine {
         let (order, cut) = self.order_of(epoch, stored.or(handed))?;
         // A pool and the node cache keep what this epoch draws often.
         let tiers = self.feed.source.counted();
-        if (tiers.pool.is_some() || tiers.node.is_some()) && self.feed.cache.adaptive() && self.node_orders.is_none() {
+        if (tiers.pool.is_some() || tiers.node.is_some())
+            && self.feed.cache.adaptive()
+            && !self.settings.sampler.is_by_node()
+        {
             let snapshot = self.feed.cache.snapshot();
             self.feed.source.tell(News::Importances(&self.run_name(), snapshot.scores().as_slice()));
         }

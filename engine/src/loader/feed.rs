@@ -4,7 +4,7 @@ use super::{Beside, Images, ReadAhead, RecordSizes};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::settings::OnError;
-use crate::source::{Decoder, News, Payload, Source, Traffic};
+use crate::source::{Decoder, News, NodeOwner, Payload, Source, Traffic};
 use crate::staging::{BatchLayout, SlotPool};
 use crate::stats::Counters;
 use crate::types::SampleId;
@@ -37,6 +37,8 @@ pub struct Feed {
     pub engine: u64,
     /// Where the truth lies.
     pub source: Arc<dyn Source>,
+    /// The owner of the node cache, in a run that has one.
+    pub node: Option<Arc<NodeOwner>>,
     /// What is read before its batch is decided; `None`: nothing.
     pub read_ahead: Option<ReadAhead>,
     /// Image decoder; `None` for sources of plain rows.

@@ -5,6 +5,8 @@
 //! other batches.
 
 use lossfeed_sync::Mutex;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 /// What a loader thread does.
@@ -73,6 +75,23 @@ pub(super) fn processor_time() -> Duration {
     Duration::try_from(now).unwrap_or_default()
 }
 
+/// Time for which the calling thread could have run and had no processor, since it began; zero where the system does
+/// not say. A read of `/proc`, a microsecond or two.
+pub(super) fn queued_time() -> Duration {
+    thread_local! {
+        /// The file of the thread that opens it.
+        static FILE: Option<File> = File::open("/proc/thread-self/schedstat").ok();
+    }
+    FILE.with(|file| {
+        let mut text = [0; 64];
+        let read = file.as_ref()?.read_at(&mut text, 0).ok()?;
+        // Nanoseconds on a processor, and without one.
+        let words = std::str::from_utf8(text.get(..read)?).ok()?;
+        words.split_ascii_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
+    })
+    .unwrap_or_default()
+}
+
 /// One thread's clock. Others may read it at any moment.
 #[derive(Debug)]
 pub(super) struct Timesheet(Mutex<Sheet>);
@@ -117,6 +136,7 @@ impl Timesheet {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
     fn spent(us: [u64; CAUSES]) -> Spent {
         Spent(us.map(Duration::from_micros))
@@ -142,6 +162,31 @@ mod tests {
             std::hint::black_box((0..1000).sum::<u64>());
         }
         assert!(std::thread::spawn(processor_time).join().unwrap() < processor_time() + Duration::from_secs(1));
+    }
+
+    #[test]
+    fn a_thread_that_wants_a_processor_is_queued_and_one_that_sleeps_is_not() {
+        let (before, clock) = (queued_time(), Instant::now());
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(queued_time() - before < clock.elapsed());
+        if !std::path::Path::new("/proc/thread-self/schedstat").exists() {
+            return;
+        }
+        // More threads than processors, each of which computes until one of them was queued.
+        let (busy, queued) = (4 * std::thread::available_parallelism().unwrap().get(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            for _ in 0..busy {
+                scope.spawn(|| {
+                    let before = queued_time();
+                    while !queued.load(Relaxed) {
+                        std::hint::black_box((0..1000).sum::<u64>());
+                        if queued_time() > before + Duration::from_millis(2) {
+                            queued.store(true, Relaxed);
+                        }
+                    }
+                });
+            }
+        });
     }
 
     proptest! {

@@ -2,7 +2,7 @@
 
 use super::Settings;
 use crate::error::{Error, Result};
-use crate::source::{NodeOrders, NodeTier};
+use crate::source::{NodeOwner, NodeTier};
 
 /// One cache for all processes of this user on this machine; see [`lossfeed_source::on_node`].
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -26,8 +26,8 @@ pub(super) fn check_order(s: &Settings, samples: usize) -> Result<()> {
         () if s.world_size > 1 || s.exchange => {
             format!("{} ranks, which share one order anyway: leave order= out", s.world_size)
         }
-        () if samples > NodeOrders::SAMPLES_MAX => {
-            format!("{samples} samples: {} are the most; leave order= out", NodeOrders::SAMPLES_MAX)
+        () if samples > NodeOwner::SAMPLES_MAX => {
+            format!("{samples} samples: {} are the most; leave order= out", NodeOwner::SAMPLES_MAX)
         }
         () => return Ok(()),
     };

@@ -1,7 +1,7 @@
 //! How many loader threads a run has, and how many batches they may prepare.
 
 use super::{MAX_WORKERS, Settings};
-use crate::tune::crew::{Processors, share};
+use crate::tune::crew::{Processors, share, shared};
 
 /// Read ahead where nobody says how much: some tens of thousands of small samples, or a few batches of photographs.
 const READ_AHEAD_BYTES: u64 = 128 << 20;
@@ -106,11 +106,20 @@ impl Settings {
 
 /// Processors of one of `ranks` ranks on this machine; see [`share`].
 fn of_rank(ranks: usize) -> usize {
+    share(processors(ranks))
+}
+
+/// Processors that the processes of this machine share; see [`shared`].
+pub(crate) fn shared_processors() -> Option<usize> {
+    shared(processors(1))
+}
+
+fn processors(ranks: usize) -> Processors {
     let quota = std::thread::available_parallelism().map_or(1, usize::from);
     let allowed = rustix::thread::sched_getaffinity(None).map_or(quota, |set| set.count() as usize);
     // The first process was bound by nobody: what it may run on is the machine, or the container.
     let all = std::fs::read_to_string("/proc/1/status").ok().and_then(|status| allowed_of(&status)).unwrap_or(allowed);
-    share(Processors { allowed, quota, all, ranks })
+    Processors { allowed, quota, all, ranks }
 }
 
 /// Bytes of memory that this machine has, or its container.

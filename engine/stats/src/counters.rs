@@ -288,6 +288,9 @@ counters! {
     /// Processor time of that (µs). Far less than `work_us_total`: threads wait for the source or each other, or
     /// processors are short.
     processor_us_total: Counter, Microseconds;
+    /// Time in which loader threads could have run and had no processor (µs, summed over threads). Measured with
+    /// `share="node"`. High: the machine has too few processors for its jobs.
+    queued_us_total: Counter, Microseconds;
     /// Samples copied to the GPU straight from the cache, without a copy into a batch slot.
     in_place_samples_total: Counter, Samples;
     /// Samples that could not be read or decoded.

@@ -21,5 +21,5 @@ pub(crate) mod tiered;
 
 pub use concat::Concat;
 pub use decoded::decoded;
-pub use on_node::{NodeOrders, on_node};
+pub use on_node::{NodeOwner, on_node};
 pub use subset::Subset;

@@ -5,9 +5,9 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::thread::available_parallelism;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lossfeed_disk::Whose;
 use lossfeed_node::{Client, Flight, Key, Offer, Settings};
@@ -31,16 +31,17 @@ const THREADS_MAX: usize = 8;
 const KNOWN_MAX: usize = 1 << 20;
 /// An owner in which one of so many bytes is free still keeps all.
 const FULL: u64 = 16;
+/// The owner is asked for processors so often.
+const ASKED_EACH_MS: u64 = 200;
 
 /// See the module's head.
 struct OnNode {
     source: Arc<dyn Source>,
-    client: Client,
+    owner: Arc<NodeOwner>,
     place: [u8; 32],
     known: Known,
     /// This job draws by importance, or in an order of the owner's: samples that it has now it may give up for others.
     rated: AtomicBool,
-    walk: Arc<Mutex<Walk>>,
 }
 
 /// The way through an epoch whose order came from the owner; empty in an order of this job's own.
@@ -66,15 +67,49 @@ impl Walk {
     }
 }
 
-/// Orders in which the jobs of this machine read a dataset together.
-pub struct NodeOrders {
+/// The process that owns the node cache, as a run talks to it.
+pub struct NodeOwner {
     client: Client,
-    walk: Arc<Mutex<Walk>>,
+    walk: Mutex<Walk>,
+    processors: Processors,
 }
 
-impl NodeOrders {
+/// Processors of the machine for the run's loader threads.
+struct Processors {
+    since: Instant,
+    /// All of them; 0: nothing is asked.
+    all: AtomicU32,
+    /// The bits of an `f32`, each.
+    wanted: AtomicU32,
+    share: AtomicU32,
+    /// Milliseconds after `since` until which nothing is asked again.
+    next_ms: AtomicU64,
+}
+
+impl NodeOwner {
     /// Datasets have at most so many samples.
     pub const SAMPLES_MAX: usize = lossfeed_node::ORDERED_MAX as usize;
+
+    /// The run's loader threads want so many of the machine's `all` processors, infinitely many if its training waits.
+    /// The last answer of [`Self::ask`]; `None`: there is none.
+    pub fn processors(&self, all: usize, wanted: f64) -> Option<f64> {
+        let processors = &self.processors;
+        processors.wanted.store((wanted as f32).to_bits(), Relaxed);
+        processors.all.store(u32::try_from(all).unwrap_or(u32::MAX), Relaxed);
+        Some(f32::from_bits(processors.share.load(Relaxed))).filter(|share| *share > 0.0).map(f64::from)
+    }
+
+    /// Asks for processors, a few times a second. For loader threads: an owner that hangs is waited for half a second,
+    /// and left alone for a while after that.
+    pub fn ask(&self, stopped: &dyn Fn() -> bool) {
+        let (p, now_ms) = (&self.processors, self.processors.since.elapsed().as_millis() as u64);
+        let (all, next_ms) = (p.all.load(Relaxed), p.next_ms.load(Relaxed));
+        let due = all > 0 && now_ms >= next_ms;
+        if due && p.next_ms.compare_exchange(next_ms, now_ms + ASKED_EACH_MS, Relaxed, Relaxed).is_ok() {
+            let share = self.client.processors(all, f32::from_bits(p.wanted.load(Relaxed)), stopped);
+            p.share.store(share.unwrap_or(0.0).to_bits(), Relaxed);
+        }
+    }
 
     /// The order of an epoch that begins now: every sample once. `None` where no owner answers.
     pub fn begin(&self) -> Option<Vec<SampleId>> {
@@ -132,7 +167,7 @@ impl Known {
 /// # Errors
 /// `Settings` for a folder that is another user's and for a source whose samples cannot be kept. An owner that does not
 /// start is no error: samples come from the source until one does.
-pub fn on_node(source: Arc<dyn Source>, node: &NodeTier) -> Result<(Arc<dyn Source>, Option<NodeOrders>)> {
+pub fn on_node(source: Arc<dyn Source>, node: &NodeTier) -> Result<(Arc<dyn Source>, Arc<NodeOwner>)> {
     if source.facts().in_memory {
         return Err(Error::settings(format!(
             "share=\"node\": the samples of {} are in this process's memory and are not read from a store: leave it out",
@@ -171,18 +206,27 @@ pub fn on_node(source: Arc<dyn Source>, node: &NodeTier) -> Result<(Arc<dyn Sour
         );
     }
     let alone_us = client.fetched_in_us();
-    let orders = NodeOrders { client: client.clone(), walk: Arc::default() };
+    let owner = Arc::new(NodeOwner {
+        client: client.clone(),
+        walk: Mutex::default(),
+        processors: Processors {
+            since: Instant::now(),
+            all: AtomicU32::new(0),
+            wanted: AtomicU32::new(0),
+            share: AtomicU32::new(0),
+            next_ms: AtomicU64::new(0),
+        },
+    });
     let tier = OnNode {
         source: Arc::clone(&source),
-        client: client.clone(),
+        owner: Arc::clone(&owner),
         place,
         known: Known::new(source.len()),
         rated: AtomicBool::new(node.order),
-        walk: Arc::clone(&orders.walk),
     };
     let tiered = Tiered::new(source, tier, alone_us);
     hand_over(&tiered, &client)?;
-    Ok((Arc::new(tiered), node.order.then_some(orders)))
+    Ok((Arc::new(tiered), owner))
 }
 
 /// Gives the owner what came while the dataset was opened, as far as it has room: no process has to fetch it.
@@ -224,7 +268,7 @@ impl Tier for OnNode {
     }
 
     fn counted(&self) -> TierNumbers {
-        TierNumbers::Node(self.client.numbers())
+        TierNumbers::Node(self.owner.client.numbers())
     }
 
     /// Not known without asking.
@@ -247,13 +291,13 @@ impl Tier for OnNode {
         stopped: &dyn Fn() -> bool,
         sink: &mut dyn FnMut(usize, &[u8]) -> ControlFlow<()>,
     ) -> Outcome {
-        let far = self.walk.lock().read(ids);
-        far.into_iter().for_each(|at| self.client.read_to(at));
+        let far = self.owner.walk.lock().read(ids);
+        far.into_iter().for_each(|at| self.owner.client.read_to(at));
         let keys = ids.iter().enumerate();
         let keys: Vec<(usize, Key, u64)> =
             keys.filter_map(|(k, &id)| Some((k, self.key(id)?, self.source.payload_bytes(id)))).collect();
         let mut came = vec![false; ids.len()];
-        let read = self.client.read(&keys, patience, stopped, &mut |k, data| {
+        let read = self.owner.client.read(&keys, patience, stopped, &mut |k, data| {
             came.iter_mut().skip(k).take(1).for_each(|came| *came = true);
             sink(k, data)
         });
@@ -267,7 +311,7 @@ impl Tier for OnNode {
     }
 
     fn flight(&self) -> Option<Flight> {
-        self.client.flight()
+        self.owner.client.flight()
     }
 
     fn claim(&self, flight: &mut Flight, ids: &[SampleId], stopped: &dyn Fn() -> bool) -> Vec<Whose> {
@@ -288,14 +332,14 @@ impl Tier for OnNode {
         if let (Some(flight), Some(key)) = (flight, self.key(id)) {
             flight.offer(&Offer { key, id, cost, data });
             // An owner that has room keeps what it is offered.
-            let used = self.client.numbers().bytes;
-            self.known.set(id, used < self.client.capacity() / FULL * (FULL - 1));
+            let used = self.owner.client.numbers().bytes;
+            self.known.set(id, used < self.owner.client.capacity() / FULL * (FULL - 1));
         }
     }
 
     fn forget(&self, ids: &[SampleId]) {
         let keys: Vec<Key> = ids.iter().filter_map(|&id| self.key(id)).collect();
-        self.client.forget(&keys);
+        self.owner.client.forget(&keys);
     }
 
     /// Tells the owner the expected draws of each sample: importances with mean 1; a sample without one is drawn as the
@@ -306,7 +350,7 @@ impl Tier for OnNode {
         let mean = known().map(f64::from).sum::<f64>() / known().count().max(1) as f64;
         if mean > 0.0 {
             let draws: Vec<f32> = importances.iter().map(|worth| (f64::from(*worth) / mean) as f32).collect();
-            self.client.rate(&draws);
+            self.owner.client.rate(&draws);
         }
     }
 }

@@ -21,6 +21,13 @@ pub fn share(processors: Processors) -> usize {
     if quota < allowed { alike(quota) } else { allowed.max(1).min(alike(all.max(allowed))) }
 }
 
+/// The processors that all processes of the machine, or the container, have together; `None` for a rank that a launcher
+/// has bound to some of them.
+pub fn shared(processors: Processors) -> Option<usize> {
+    let Processors { allowed, quota, all, .. } = processors;
+    if quota < allowed { Some(quota.max(1)) } else { (allowed >= all).then_some(allowed.max(1)) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -38,5 +45,7 @@ mod tests {
         assert_eq!(of(4, 4, 4, 8), 1);
         assert_eq!(of(0, 0, 0, 0), 1);
         assert_eq!(of(8, 8, 2, 1), 8, "who counts fewer than it may run on is not believed");
+        let all = |allowed, quota, all| shared(Processors { allowed, quota, all, ranks: 8 });
+        assert_eq!([all(64, 64, 64), all(64, 16, 64), all(8, 8, 64)], [Some(64), Some(16), None]);
     }
 }

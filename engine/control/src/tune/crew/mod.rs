@@ -27,7 +27,7 @@ mod tests;
 
 use std::collections::VecDeque;
 
-pub use cores::{Processors, share};
+pub use cores::{Processors, share, shared};
 use curve::{Curve, Next};
 use rest::Rest;
 
@@ -61,6 +61,8 @@ const CROWD: usize = 4;
 const REST_S: f64 = 10.0;
 /// Searches that found nothing make the next one wait longer, up to this.
 const REST_MAX_S: f64 = 320.0;
+/// A share of the processors that differs less from the last one is the same.
+const OTHER_SHARE: f64 = 0.75;
 
 /// What some time of a pass showed. Seconds without another word are the consumer's.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -75,7 +77,7 @@ pub struct Seen {
     pub made: u64,
     /// Thread-seconds that went into these: reading, decoding, copying and deciding.
     pub worked_s: f64,
-    /// Of these, processor-seconds; 0 where they cannot be measured.
+    /// Of these, processor-seconds and, where known, seconds in wait of a processor; 0 where they cannot be measured.
     pub cpu_s: f64,
 }
 
@@ -103,6 +105,7 @@ reasons! {
         Tries: "fewer threads may bring as much";
         AsMuch: "fewer threads bring as much";
         Less: "fewer threads bring less";
+        Shared: "other processes want the processors";
     }
 }
 
@@ -159,6 +162,12 @@ pub struct Crew {
     search: Option<usize>,
     /// How long the next search for fewer waits.
     patience_s: f64,
+    /// Threads that kept one processor busy at the last look.
+    per_core: f64,
+    /// The consumer waited then.
+    waited: bool,
+    /// The rank has fewer processors than before.
+    cut: bool,
     last: Option<Change>,
 }
 
@@ -181,6 +190,9 @@ impl Crew {
             rest: Some(Rest::served()),
             search: None,
             patience_s: REST_S,
+            per_core: 1.0,
+            waited: true,
+            cut: false,
             last: None,
         }
     }
@@ -193,6 +205,26 @@ impl Crew {
     /// The last change.
     pub fn last(&self) -> Option<Change> {
         self.last
+    }
+
+    /// Processors that the threads need, a quarter in reserve: infinitely many while the consumer waits. By the last
+    /// looks alone, since other ranks wait for what this one does not need.
+    pub fn wanted(&self) -> f64 {
+        let load = self.loads.iter().rev().take(2).copied().fold(0.0, f64::max);
+        if self.waited { f64::INFINITY } else { SPARE * load / self.per_core }
+    }
+
+    /// The rank has this number of processors from now on. Small changes are passed over.
+    pub fn share(&mut self, cores: f64) {
+        if (cores - self.cores as f64).abs() < OTHER_SHARE {
+            return;
+        }
+        let cores = (cores.round() as usize).clamp(1, self.most);
+        if cores != self.cores {
+            // What was known is of another time.
+            self.cut |= cores < self.cores;
+            (self.cores, self.curve, self.rest, self.patience_s) = (cores, Curve::default(), None, REST_S);
+        }
     }
 
     /// Takes in what happened since the last call.
@@ -209,7 +241,9 @@ impl Crew {
         }
         self.seen.add(seen);
         let look = self.look()?;
-        let (threads, why) = self.decide(look)?;
+        let limit = self.limit(look);
+        let cut = std::mem::take(&mut self.cut) && self.threads > limit;
+        let (threads, why) = if cut { (limit, Why::Shared) } else { self.decide(look)? };
         let threads = threads.clamp(1, self.most);
         if threads == self.threads {
             return None;
@@ -249,6 +283,7 @@ impl Crew {
         }
         self.loads.push_back(load);
         let per_core = if seen.cpu_s > 0.0 { (seen.worked_s / seen.cpu_s).max(1.0) } else { 1.0 };
+        (self.per_core, self.waited) = (per_core, waits > WAITS);
         // Threads that never rest bring all they can, and times of work differ less than moments of arrival.
         let busy = seen.worked_s >= BUSY * self.threads as f64 * seconds;
         let rate = if busy { capacity } else { (seen.taken as f64 / seconds).min(capacity) };

@@ -103,9 +103,9 @@ fn nothing_is_learnt_of_clocks_that_say_nonsense_or_of_nobody_who_takes_batches(
 #[test]
 fn reasons_have_numbers_and_words() {
     let codes: Vec<u64> = Why::ALL.iter().map(|why| why.code()).collect();
-    assert_eq!(codes, [1, 2, 3, 4, 5, 6]);
+    assert_eq!(codes, [1, 2, 3, 4, 5, 6, 7]);
     assert!(Why::ALL.into_iter().all(|why| Why::of_code(why.code()) == Some(why) && !why.to_string().is_empty()));
-    assert_eq!((Why::of_code(0), Why::of_code(7)), (None, None));
+    assert_eq!((Why::of_code(0), Why::of_code(8)), (None, None));
 }
 
 proptest! {
@@ -132,4 +132,42 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_rank_that_waits_takes_the_processors_that_others_leave_and_gives_them_back() {
+    let mut crew = Crew::new(2, 8);
+    assert_eq!(crew.wanted(), f64::INFINITY, "nothing is known yet");
+    let follow = |crew: &mut Crew, share: f64| {
+        let changes: Vec<_> = (0..12)
+            .filter_map(|_| {
+                crew.share(share);
+                crew.follow(hungry(crew.threads(), 0.1))
+            })
+            .map(|change| (change.threads, change.why))
+            .collect();
+        assert_eq!(crew.wanted(), f64::INFINITY);
+        changes
+    };
+    assert_eq!(follow(&mut crew, 2.7), [], "less than a processor more");
+    assert_eq!(follow(&mut crew, 6.8), [(7, Why::Waits)]);
+    assert_eq!(follow(&mut crew, 6.4), []);
+    assert_eq!(follow(&mut crew, 2.2), [(2, Why::Shared)]);
+    // A consumer that is served wants what it uses, and a quarter.
+    for _ in 0..20 {
+        crew.share(4.0);
+        crew.follow(second(crew.threads(), 0.1, 0.2));
+    }
+    assert!((crew.wanted() - 0.625).abs() < 0.01, "{}", crew.wanted());
+}
+
+#[test]
+fn threads_that_wait_for_a_store_are_not_cut_to_the_processors() {
+    let mut crew = Crew::new(4, 32);
+    let slow = |threads: usize| Seen { cpu_s: hungry(threads, 0.1).worked_s / 5.0, ..hungry(threads, 0.1) };
+    (0..40).for_each(|_| _ = crew.follow(slow(crew.threads())));
+    assert_eq!(crew.threads(), 20);
+    crew.share(2.0);
+    (0..3).for_each(|_| _ = crew.follow(slow(crew.threads())));
+    assert_eq!((crew.threads(), crew.last().map(|change| change.why)), (10, Some(Why::Shared)));
 }
