@@ -1,5 +1,6 @@
 //! What every epoch of one engine shares: where bytes come from, where they stay, where they go.
 
+use super::timesheet::queued_time;
 use super::{Beside, Images, ReadAhead, RecordSizes};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
@@ -12,6 +13,7 @@ use lossfeed_sync::Mutex;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 /// A sample that could not be delivered, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +72,19 @@ pub struct Feed {
 }
 
 impl Feed {
+    /// Time for which the calling thread has had no processor, where the node cache's owner shares them out: so threads
+    /// that wait for one are told from those that wait for samples. Zero elsewhere.
+    pub(super) fn queued_time(&self) -> Duration {
+        self.node.as_ref().map_or(Duration::ZERO, |_| queued_time())
+    }
+
+    /// Asks the node cache's owner for processors, if that is due. For a loader thread that has delivered a batch.
+    pub(super) fn ask_owner(&self, stopped: &dyn Fn() -> bool) {
+        if let Some(node) = &self.node {
+            node.ask(stopped);
+        }
+    }
+
     /// Where things lie in a slot.
     pub fn layout(&self) -> &BatchLayout {
         self.pool.layout()

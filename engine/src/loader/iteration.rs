@@ -2,7 +2,7 @@
 
 use super::delivery::{Delivery, Finished, Turn};
 use super::fill::{Filled, Planned};
-use super::timesheet::{Spent, Timesheet, Work, processor_time, queued_time};
+use super::timesheet::{Spent, Timesheet, Work, processor_time};
 use super::{Batch, Feed, Next};
 use crate::control::Plan;
 use crate::error::{Error, Result};
@@ -187,8 +187,7 @@ impl Iteration {
         let feed = &self.feed;
         let sheet = &self.sheets[worker];
         let (before, computed) = (sheet.spent(), processor_time());
-        // Where processors are shared out, threads that wait for one are told from those that wait for samples.
-        let queued = feed.node.is_some().then(queued_time);
+        let queued = feed.queued_time();
         sheet.turn(Work::Decide);
         // After a batch that failed no other is decided.
         let failed = self.failed.load(Acquire);
@@ -235,12 +234,10 @@ impl Iteration {
         feed.counters.filled_total.fetch_add(1, Relaxed);
         feed.counters.work_us_total.fetch_add(took.total().as_micros() as u64, Relaxed);
         feed.counters.processor_us_total.fetch_add(computed.as_micros() as u64, Relaxed);
-        let queued = queued.map_or(Duration::ZERO, |before| queued_time().saturating_sub(before));
+        let queued = feed.queued_time().saturating_sub(queued);
         feed.counters.queued_us_total.fetch_add(queued.as_micros() as u64, Relaxed);
         self.delivery.put(number, Finished { filled, worker, spent });
-        if let Some(node) = &feed.node {
-            node.ask(&|| self.stopped.load(Acquire));
-        }
+        feed.ask_owner(&|| self.stopped.load(Acquire));
         true
     }
 
