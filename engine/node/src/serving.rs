@@ -107,24 +107,30 @@ impl Owner {
                 self.begin_adoption(Shown::map(file)?);
                 peer.out.extend(frame(kind::COUNT, &[&self.adoptable().to_le_bytes()]));
             }
-            Message::Order => {
-                let member = peer.member.ok_or("an order is asked for before a greeting")?;
+            planning @ (Message::Order | Message::At(_) | Message::Processors { .. }) => {
+                return self.plan(peer, &planning);
+            }
+            managing @ (Message::List | Message::Drop(_) | Message::Limit { .. } | Message::Pin { .. }) => {
+                return self.manage(peer, &managing);
+            }
+        }
+        Ok(())
+    }
+
+    /// Acts on what a client asks for its epoch or its threads.
+    fn plan(&mut self, peer: &mut Peer, message: &Message<'_>) -> Result<(), String> {
+        let member = peer.member.ok_or("an order or processors are asked for before a greeting")?;
+        match *message {
+            Message::At(at) => self.books.read_to(member, at as usize),
+            Message::Processors { all, wanted } => {
+                let share = self.processors.share(member, all, wanted, self.now_ms());
+                peer.out.extend(frame(kind::SHARE, &[&share.to_le_bytes()]));
+            }
+            _ => {
                 let ids = self.books.order(member, start::random())?;
                 let at = begin(&mut peer.out, kind::ORDERED);
                 peer.out.extend(ids.iter().flat_map(|id| id.to_le_bytes()));
                 finish(&mut peer.out, at);
-            }
-            Message::At(at) => {
-                let member = peer.member.ok_or("a place in an order before a greeting")?;
-                self.books.read_to(member, at as usize);
-            }
-            Message::Processors { all, wanted } => {
-                let member = peer.member.ok_or("a wish for processors before a greeting")?;
-                let share = self.processors.share(member, all, wanted, self.now_ms());
-                peer.out.extend(frame(kind::SHARE, &[&share.to_le_bytes()]));
-            }
-            managing @ (Message::List | Message::Drop(_) | Message::Limit { .. } | Message::Pin { .. }) => {
-                return self.manage(peer, &managing);
             }
         }
         Ok(())

@@ -246,9 +246,9 @@ fn a_hostile_client_is_refused_by_reason_and_changes_nothing() {
         (frame(kind::RATE, &[&0u32.to_le_bytes()]), "importances before a greeting"),
         (message::offer(&forged), "an offer before a greeting"),
         (frame(kind::ADOPT, &[]), "an arena without its file"),
-        (frame(kind::ORDER, &[]), "an order is asked for before a greeting"),
-        (frame(kind::AT, &[&[0; 4]]), "a place in an order before a greeting"),
-        (frame(kind::PROCESSORS, &[&[0; 8]]), "a wish for processors before a greeting"),
+        (frame(kind::ORDER, &[]), "an order or processors are asked for before a greeting"),
+        (frame(kind::AT, &[&[0; 4]]), "an order or processors are asked for before a greeting"),
+        (frame(kind::PROCESSORS, &[&[0; 8]]), "an order or processors are asked for before a greeting"),
         ([&greeting[..], &message::offer(&forged), &[1, 2, 3, 4]].concat(), ""),
     ] {
         let refused = says(&bytes);
