@@ -5,7 +5,7 @@ use super::rules::Tree;
 /// The most of each that there may be: words, relative definitions, lines over 120 columns. To lower them after an edit,
 /// take what `cargo test -p lossfeed-tests --test house language -- --nocapture` prints.
 const CEILINGS: [(&str, [usize; 3]); 3] =
-    [("product", [969, 1650, 498]), ("tests", [377, 336, 1385]), ("pages", [257, 0, 152])];
+    [("product", [969, 1649, 498]), ("tests", [377, 336, 1385]), ("pages", [257, 0, 152])];
 
 const WORDS: [&str; 7] = ["nobody", "somebody", "whoever", "anew", "behind", "lies", "stands"];
 /// A documentation comment that begins so defines nothing.

@@ -169,6 +169,7 @@ impl Iteration {
                         self.delivery.unclaim();
                         return;
                     }
+                    self.feed.ask_owner(&|| self.stopped.load(Acquire));
                 }
                 // All slots are in use; the consumer is told if it holds them all (see `starved`).
                 Ok(None) => self.delivery.unclaim(),
@@ -237,7 +238,6 @@ impl Iteration {
         let queued = feed.queued_time().saturating_sub(queued);
         feed.counters.queued_us_total.fetch_add(queued.as_micros() as u64, Relaxed);
         self.delivery.put(number, Finished { filled, worker, spent });
-        feed.ask_owner(&|| self.stopped.load(Acquire));
         true
     }
 

@@ -77,7 +77,7 @@ pub struct Seen {
     pub made: u64,
     /// Thread-seconds that went into these: reading, decoding, copying and deciding.
     pub worked_s: f64,
-    /// Of these, processor-seconds and, where known, seconds in wait of a processor; 0 where they cannot be measured.
+    /// The part of these on a processor and, where known, in wait of one; 0 where it cannot be measured.
     pub cpu_s: f64,
 }
 
